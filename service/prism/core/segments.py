@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -63,6 +63,8 @@ class PromptPlan:
             the tokens of each run are the same in every order.
         movable_segments: for each run, the index of its segment.
         render_generation: settings generation that rendering used.
+        reorder_refused: why an order that was declared free is kept all the same.
+        moved_segments: for a permuted plan, the indices of the segments whose order was free.
     """
 
     namespace: str
@@ -70,7 +72,8 @@ class PromptPlan:
     movable: tuple[tuple[int, int], ...] = ()
     movable_segments: tuple[int, ...] = ()
     render_generation: int = 0
-    reorder_refused: str | None = field(default=None, compare=False)
+    reorder_refused: str | None = None
+    moved_segments: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.movable) != len(self.movable_segments):
@@ -136,15 +139,16 @@ def permute_plan(plan: PromptPlan, order: Sequence[int]) -> PromptPlan:
         moved_by[plan.movable_segments[order[place]]] = start + shift - run_start
         shift += (run_end - run_start) - (plan.movable[place][1] - start)
     first, last = (plan.movable[0][0], plan.movable[-1][1]) if plan.movable else (0, 0)
-    moved = []
+    moved: list[tuple[Segment, bool]] = []
     for index, segment in enumerate(plan.segments):
         offset = moved_by.get(index)
         if offset is None:
             if plan.movable and first < segment.end and segment.start < last:
                 raise ValueError("a fixed segment lies among the movable runs")
             offset = 0
-        moved.append(
-            Segment(segment.kind, segment.start + offset, segment.end + offset, segment.identity, segment.group)
-        )
-    moved.sort(key=lambda s: s.start)
-    return PromptPlan(plan.namespace, tuple(moved), (), (), plan.render_generation)
+        placed = Segment(segment.kind, segment.start + offset, segment.end + offset, segment.identity, segment.group)
+        moved.append((placed, index in moved_by))
+    moved.sort(key=lambda pair: pair[0].start)
+    free = tuple(index for index, (_, was_free) in enumerate(moved) if was_free)
+    segments = tuple(segment for segment, _ in moved)
+    return PromptPlan(plan.namespace, segments, (), (), plan.render_generation, None, free)

@@ -1,0 +1,497 @@
+"""QAS, the query-aware scheduler: which waiting request is admitted next.
+
+`WaitingRoom` holds the waiting requests. It serves, in this order: requests that were preempted, last preempted
+first; the most urgent priority; there the cold lane when it is due (see `lanes`); else the hot lane, whose order is a
+policy:
+
+    ByArrival            first come, first served
+    ByLongestPrefix      most cached tokens first, first come first served from a number of waiting requests on
+    ByBucket             the paper's: requests with the same leading segments together, largest and most useful first
+    ByVirtualDeadline    arrival plus a multiple of the time its uncached tokens take to prefill
+
+The head is chosen at `head` and stays until it is taken, removed, or a new pass begins. Work per choice does not grow
+with the number of waiting requests: policies keep their order as requests come and go, and look again only at a
+bounded window of it.
+
+Pure: times are given, cached tokens are asked for through a callable without side effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from sortedcontainers import SortedDict, SortedKeyList
+
+from prism.core.demand import DemandLedger, Utility, Weights
+from prism.core.lanes import ColdLane, LaneLedger
+
+HOT, COLD, NO_LANE = "hot", "cold", "none"
+
+
+@dataclass(eq=False, slots=True)
+class Waiting:
+    """A waiting request, as the policies see it.
+
+    Attributes:
+        request: its id.
+        number: its place in the order of arrival.
+        priority: smaller is more urgent.
+        arrived_at: seconds, on the clock that the room is given.
+        prompt_tokens: length of its prompt.
+        signature: its leading high-priority segments, in order; empty without any.
+        groups: the demand groups of its reusable segments.
+        cached_at_arrival: prompt tokens it would have found cached when it arrived.
+        key: what its order sorts it by, where that is a number.
+        active: it has been admitted before.
+    """
+
+    request: str
+    number: int
+    priority: int
+    arrived_at: float
+    prompt_tokens: int
+    signature: tuple[bytes, ...] = ()
+    groups: tuple[bytes, ...] = ()
+    cached_at_arrival: int = 0
+    key: float = field(default=0.0, init=False)
+    active: bool = field(default=False, init=False)
+
+
+CachedTokens = Callable[[Waiting], int]
+"""Prompt tokens a request would find cached now, in the best order it may take. No side effects."""
+
+
+class HotOrder(Protocol):
+    """Chooses among the waiting requests of one priority."""
+
+    has_lanes: bool
+    """Whether the cold lane stands beside this order; False where arrival is the order."""
+
+    def add(self, waiting: Waiting) -> None: ...
+
+    def remove(self, waiting: Waiting) -> None: ...
+
+    def begin_pass(self) -> None:
+        """Scores are taken anew when next asked, and frozen then until the next pass."""
+        ...
+
+    def first(self) -> Waiting:
+        """The one to admit. There is at least one."""
+        ...
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """All of them, roughly in the order in which they would be served."""
+        ...
+
+
+class ByArrival:
+    """First come, first served: stock vLLM's order."""
+
+    has_lanes = False
+
+    def __init__(self) -> None:
+        self._by_number: SortedDict[int, Waiting] = SortedDict()
+
+    def add(self, waiting: Waiting) -> None:
+        self._by_number[waiting.number] = waiting
+
+    def remove(self, waiting: Waiting) -> None:
+        del self._by_number[waiting.number]
+
+    def begin_pass(self) -> None:
+        pass
+
+    def first(self) -> Waiting:
+        first: Waiting = self._by_number.peekitem(0)[1]
+        return first
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._by_number.values())
+
+
+class ByLongestPrefix(ByArrival):
+    """Most cached tokens first; by arrival from `fall_back_at` waiting requests on, as SGLang does."""
+
+    def __init__(self, cached_tokens: CachedTokens, fall_back_at: int = 128) -> None:
+        super().__init__()
+        self._cached_tokens = cached_tokens
+        self._fall_back_at = fall_back_at
+        self._scores: dict[int, int] = {}
+
+    def begin_pass(self) -> None:
+        self._scores.clear()
+
+    def first(self) -> Waiting:
+        if len(self._by_number) >= self._fall_back_at:
+            return super().first()
+        waiting: list[Waiting] = list(self._by_number.values())
+        return min(waiting, key=lambda w: (-self._score(w), w.number))
+
+    def _score(self, waiting: Waiting) -> int:
+        score = self._scores.get(waiting.number)
+        if score is None:
+            score = self._scores[waiting.number] = self._cached_tokens(waiting)
+        return score
+
+
+class _Bucket:
+    __slots__ = ("members", "score", "signature")
+
+    def __init__(self, signature: tuple[bytes, ...]) -> None:
+        self.signature = signature
+        self.members: SortedDict[int, Waiting] = SortedDict()
+        self.score: tuple[int, Utility, int] = (0, (), 0)
+
+
+class ByBucket:
+    """The paper's hot lane: buckets of requests whose leading high-priority segments are the same.
+
+    A bucket's score is its size, then its mean utility, both descending; inside it, and between equals, by arrival.
+    Sizes are kept as requests come and go; utilities, which change with every arrival, are taken anew for the best
+    `refreshed` buckets of a pass only.
+    """
+
+    has_lanes = True
+
+    def __init__(self, ledger: DemandLedger, weights: Weights, refreshed: int = 16) -> None:
+        self._ledger = ledger
+        self._weights = weights
+        self._refreshed = refreshed
+        self._buckets: dict[tuple[bytes, ...], _Bucket] = {}
+        self._by_score: SortedKeyList[_Bucket] = SortedKeyList(key=lambda bucket: bucket.score)
+        self._stale = True
+
+    def add(self, waiting: Waiting) -> None:
+        bucket = self._buckets.get(waiting.signature)
+        if bucket is None:
+            bucket = self._buckets[waiting.signature] = _Bucket(waiting.signature)
+        else:
+            self._by_score.remove(bucket)
+        bucket.members[waiting.number] = waiting
+        self._place(bucket)
+
+    def remove(self, waiting: Waiting) -> None:
+        bucket = self._buckets[waiting.signature]
+        self._by_score.remove(bucket)
+        del bucket.members[waiting.number]
+        if bucket.members:
+            self._place(bucket)
+        else:
+            del self._buckets[waiting.signature]
+
+    def begin_pass(self) -> None:
+        self._stale = True
+
+    def first(self) -> Waiting:
+        if self._stale:
+            self._stale = False
+            for bucket in list(self._by_score[: self._refreshed]):
+                self._by_score.remove(bucket)
+                self._place(bucket)
+        first: Waiting = self._by_score[0].members.peekitem(0)[1]
+        return first
+
+    def __iter__(self) -> Iterator[Waiting]:
+        for bucket in self._by_score:
+            yield from bucket.members.values()
+
+    def _place(self, bucket: _Bucket) -> None:
+        oldest: int = bucket.members.peekitem(0)[0]
+        # Requests without a high-priority segment have nothing in common: each counts for one.
+        size = len(bucket.members) if bucket.signature else 1
+        mean = tuple(-worth for worth in self._mean_utility(bucket.signature))
+        bucket.score = (-size, mean, oldest)
+        self._by_score.add(bucket)
+
+    def _mean_utility(self, signature: tuple[bytes, ...]) -> Utility:
+        if not signature:
+            return self._weights.utility(0, 0, 0)
+        worths = [self._weights.of(self._ledger.demand(group)) for group in signature]
+        return tuple(sum(column) / len(worths) for column in zip(*worths, strict=True))
+
+
+class Patience:
+    """γ of the virtual deadline: how much longer a request may wait for each second of prefill that it costs.
+
+    Waiting for requests whose prefix is cached pays where that prefix would be gone otherwise. How much is lost so is
+    measured: `lost` is the share of prompt tokens that admitted requests had found cached on arrival and no longer
+    on admission. γ grows with it from 0 (first come, first served) to `most`.
+    """
+
+    _SHARE = 1 / 128
+
+    def __init__(self, most: float = 50.0, full_at: float = 0.10, from_: float = 0.02) -> None:
+        self.most = most
+        self.full_at = full_at
+        self.starts_at = from_
+        self.lost = 0.0
+
+    @property
+    def gamma(self) -> float:
+        return self.most * min(1.0, max(0.0, (self.lost - self.starts_at) / (self.full_at - self.starts_at)))
+
+    def admitted(self, prompt_tokens: int, cached_at_arrival: int, cached: int) -> None:
+        if prompt_tokens > 0:
+            lost = max(0, cached_at_arrival - cached) / prompt_tokens
+            self.lost += (lost - self.lost) * self._SHARE
+
+
+class ByVirtualDeadline:
+    """Least of arrival + γ × (seconds its uncached tokens take to prefill) first.
+
+    It bounds every wait by itself: whoever waits longer than γ times its own cost is first. Keys are kept as of
+    arrival; those of the first `refreshed` requests are taken anew once a pass.
+    """
+
+    has_lanes = True
+
+    def __init__(
+        self,
+        cached_tokens: CachedTokens,
+        patience: Patience,
+        seconds_per_token: Callable[[], float],
+        refreshed: int = 8,
+    ) -> None:
+        self._cached_tokens = cached_tokens
+        self._patience = patience
+        self._seconds_per_token = seconds_per_token
+        self._refreshed = refreshed
+        self._by_key: SortedKeyList[Waiting] = SortedKeyList(key=lambda waiting: (waiting.key, waiting.number))
+        self._stale = True
+
+    def add(self, waiting: Waiting) -> None:
+        self._place(waiting, waiting.cached_at_arrival)
+
+    def remove(self, waiting: Waiting) -> None:
+        self._by_key.remove(waiting)
+
+    def begin_pass(self) -> None:
+        self._stale = True
+
+    def first(self) -> Waiting:
+        if self._stale:
+            self._stale = False
+            if self._patience.gamma > 0:
+                self._refresh()
+        first: Waiting = self._by_key[0]
+        return first
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._by_key)
+
+    def _refresh(self) -> None:
+        for waiting in list(self._by_key[: self._refreshed]):
+            self._by_key.remove(waiting)
+            self._place(waiting, self._cached_tokens(waiting))
+
+    def _place(self, waiting: Waiting, cached: int) -> None:
+        cost = (waiting.prompt_tokens - cached) * self._seconds_per_token()
+        waiting.key = waiting.arrived_at + self._patience.gamma * cost
+        self._by_key.add(waiting)
+
+
+class Head(NamedTuple):
+    """The request to admit next, and the lane it goes through."""
+
+    waiting: Waiting
+    lane: str
+
+
+class _Level:
+    """The waiting requests of one priority."""
+
+    def __init__(self, order: HotOrder, lane: ColdLane) -> None:
+        self.order = order
+        self.lanes = LaneLedger(lane)
+        self.by_number: SortedDict[int, Waiting] = SortedDict()
+
+    @property
+    def oldest(self) -> Waiting:
+        oldest: Waiting = self.by_number.peekitem(0)[1]
+        return oldest
+
+    def add(self, waiting: Waiting) -> None:
+        self.by_number[waiting.number] = waiting
+        self.order.add(waiting)
+
+    def remove(self, waiting: Waiting) -> None:
+        del self.by_number[waiting.number]
+        self.order.remove(waiting)
+
+    def head(self, now: float) -> Head:
+        if not self.order.has_lanes:
+            return Head(self.order.first(), NO_LANE)
+        oldest = self.oldest
+        if self.lanes.is_overdue(oldest.number, now):
+            return Head(oldest, COLD)
+        first = self.order.first()
+        if self.lanes.is_due() and first is not oldest:
+            return Head(oldest, COLD)
+        return Head(first, HOT)
+
+    def replace_order(self, order: HotOrder) -> None:
+        for waiting in self.by_number.values():
+            order.add(waiting)
+        self.order = order
+
+
+class WaitingRoom:
+    """All waiting requests of one engine.
+
+    Args:
+        new_order: makes the hot lane's order for one priority.
+        lane: settings of the cold lane.
+    """
+
+    def __init__(self, new_order: Callable[[], HotOrder], lane: ColdLane) -> None:
+        self._new_order = new_order
+        self._lane = lane
+        self._levels: SortedDict[int, _Level] = SortedDict()
+        self._waiting: dict[str, Waiting] = {}
+        self._resumed: dict[int, list[Waiting]] = {}
+        self._head: Head | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request: str) -> bool:
+        return request in self._waiting
+
+    def add(self, waiting: Waiting) -> None:
+        """A request begins to wait.
+
+        Raises:
+            ValueError: it waits already.
+        """
+        self._enter(waiting)
+        self._level(waiting.priority).add(waiting)
+
+    def resume(self, waiting: Waiting) -> None:
+        """A preempted request waits again, before all others of its priority.
+
+        Raises:
+            ValueError: it waits already.
+        """
+        self._enter(waiting)
+        self._resumed.setdefault(waiting.priority, []).append(waiting)
+
+    def remove(self, request: str) -> Waiting | None:
+        """It waits no longer, for whatever reason. None if it did not wait."""
+        waiting = self._waiting.pop(request, None)
+        if waiting is None:
+            return None
+        if self._head is not None and self._head.waiting is waiting:
+            self._head = None
+        resumed = self._resumed.get(waiting.priority, [])
+        if waiting in resumed:
+            resumed.remove(waiting)
+            if not resumed:
+                del self._resumed[waiting.priority]
+        else:
+            self._levels[waiting.priority].remove(waiting)
+        return waiting
+
+    def begin_pass(self) -> None:
+        """Scores and head are taken anew."""
+        self._head = None
+        for priority in [p for p, level in self._levels.items() if not level.by_number]:
+            del self._levels[priority]
+        for level in self._levels.values():
+            level.order.begin_pass()
+
+    def head(self, now: float) -> Head | None:
+        """The request to admit next; the same until it is removed or a pass begins."""
+        if self._head is None and self._waiting:
+            self._head = self._choose(now)
+        return self._head
+
+    def lane_of(self, request: str) -> str:
+        """The lane through which this request would be admitted now: that of the head, if it is the head."""
+        head = self._head
+        return head.lane if head is not None and head.waiting.request == request else NO_LANE
+
+    def step_over_head(self, fits: Callable[[Waiting], bool], limit: int = 64) -> bool:
+        """Nothing that runs could make room for the head: let the first of the next `limit` that fits go before it.
+
+        Returns:
+            Whether there is one. It stays the head until it is removed or a pass begins.
+        """
+        for waiting in islice(self, limit):
+            if fits(waiting):
+                lane = HOT if self._level(waiting.priority).order.has_lanes else NO_LANE
+                self._head = Head(waiting, lane)
+                return True
+        return False
+
+    def admitted(self, waiting: Waiting, lane: str, now: float) -> int:
+        """A request that was the head and was removed has been admitted.
+
+        Returns:
+            How many admissions in a row had passed it while it was the oldest of its priority.
+        """
+        level = self._level(waiting.priority)
+        oldest = min(waiting.number, level.oldest.number) if level.by_number else waiting.number
+        passed = level.lanes.passed_in_a_row if oldest == waiting.number else 0
+        level.lanes.admitted(waiting.number, oldest, lane == COLD, now)
+        level.lanes.forget_before(oldest)
+        return passed
+
+    def was_passed(self, waiting: Waiting) -> bool:
+        """Whether a younger request of its priority was admitted while it waited."""
+        return self._level(waiting.priority).lanes.first_passed_at(waiting.number) is not None
+
+    def oldest(self) -> Waiting | None:
+        """The one that has waited longest, over all priorities."""
+        candidates = [level.oldest for level in self._levels.values() if level.by_number]
+        return min(candidates, key=lambda w: w.number, default=None)
+
+    def passed_in_a_row(self) -> int:
+        """Most admissions in a row that have passed the oldest request of a priority, now."""
+        return max((level.lanes.passed_in_a_row for level in self._levels.values() if level.by_number), default=0)
+
+    def overdue(self, now: float) -> int:
+        """How many requests are overdue, counted up to 64."""
+        count = 0
+        for level in self._levels.values():
+            for number in level.by_number.islice(stop=64):
+                if not level.order.has_lanes or not level.lanes.is_overdue(number, now):
+                    break
+                count += 1
+        return count
+
+    def adopt(self, new_order: Callable[[], HotOrder], lane: ColdLane) -> None:
+        """Obey other settings from now on; nobody loses the place that arrival gave them."""
+        self._new_order = new_order
+        self._lane = lane
+        self._head = None
+        for level in self._levels.values():
+            level.lanes.set_lane(lane)
+            level.replace_order(new_order())
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """All of them, roughly in the order in which they would be served."""
+        for priority in sorted({*self._levels, *self._resumed}):
+            yield from reversed(self._resumed.get(priority, []))
+            if priority in self._levels:
+                yield from self._levels[priority].order
+
+    def _enter(self, waiting: Waiting) -> None:
+        if waiting.request in self._waiting:
+            raise ValueError(f"request {waiting.request} waits already")
+        self._waiting[waiting.request] = waiting
+
+    def _level(self, priority: int) -> _Level:
+        level: _Level | None = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = _Level(self._new_order(), self._lane)
+        return level
+
+    def _choose(self, now: float) -> Head:
+        priority = min(self._resumed.keys() | {p for p, level in self._levels.items() if level.by_number})
+        resumed = self._resumed.get(priority)
+        if resumed:
+            return Head(resumed[-1], NO_LANE)
+        return self._level(priority).head(now)

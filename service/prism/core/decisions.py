@@ -1,0 +1,363 @@
+"""The two decisions together: who is admitted next, and what is given up, on one ledger and one tree.
+
+`Decisions` is the whole of PRISM's policy for one engine. It is given what happens (a request arrives, is admitted,
+gives its blocks back) and answers what to do. It knows no engine: prompts come as token counts and block hashes, and
+time as a number.
+
+    arrive ─► begin_pass ─► head ─► arrangement ─► take ─► admitted ─► … ─► settle ─► leave
+                                                     └─► (not admitted: stepped over by the engine)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from prism.config.schema import Order, PrismSpec, Reorder
+from prism.config.schema import Scheduler as SchedulerSpec
+from prism.core.admission import (
+    NO_LANE,
+    ByArrival,
+    ByBucket,
+    ByLongestPrefix,
+    ByVirtualDeadline,
+    Head,
+    HotOrder,
+    Patience,
+    Waiting,
+    WaitingRoom,
+)
+from prism.core.demand import DemandLedger, Weights
+from prism.core.lanes import ColdLane
+from prism.core.order import AsWritten, ByUtility, Document, DocumentOrder, TreeWalk, cached_blocks
+from prism.core.retention import DemandAware
+from prism.core.segments import PromptPlan, Segment, SegmentKind, permute_plan
+from prism.core.tree import AnchorPoint, DemandAwareRadixTree
+
+Hashes = Sequence[bytes]
+
+
+class Prompt:
+    """What is known of one unfinished request.
+
+    Attributes:
+        plan: its segments, in the order in which it is or will be computed.
+        hashes: the engine's own list of its full blocks' hashes; it grows while tokens are generated.
+        waiting: its place in the queue.
+        lane: the lane it was taken through; `none` before.
+        passes: passes that had been made when it arrived.
+        order: the order its movable runs were put in; empty while they stand as the caller wrote them.
+    """
+
+    __slots__ = ("documents", "fixed", "fixed_tokens", "hashes", "lane", "order", "passes", "plan", "waiting")
+
+    def __init__(self, plan: PromptPlan, hashes: Hashes, waiting: Waiting, passes: int) -> None:
+        self.plan = plan
+        self.hashes = hashes
+        self.waiting = waiting
+        self.lane = NO_LANE
+        self.order: tuple[int, ...] = ()
+        self.passes = passes
+        self.documents: tuple[Document, ...] = ()
+        self.fixed: tuple[bytes, ...] = ()
+        self.fixed_tokens = waiting.prompt_tokens
+        if plan.can_reorder:
+            first = plan.movable_segments[0]
+            moved = [plan.segments[index] for index in plan.movable_segments]
+            self.documents = tuple(Document(segment.identity, segment.group) for segment in moved)
+            self.fixed = tuple(segment.identity for segment in _shared(plan.segments[:first]))
+            self.fixed_tokens = plan.movable[0][0]
+
+    @property
+    def plain(self) -> bool:
+        return not self.plan.segments
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What was decided about a request when it was admitted.
+
+    Attributes:
+        lane: `hot`, `cold` or `none`.
+        bucket: hex digest of its signature; empty without one.
+        passed: admissions in a row that had passed it as the oldest.
+        was_passed: whether a younger request was ever admitted before it.
+        segments_hit, segments: reusable segments wholly cached, reusable segments.
+        cached_by_kind, tokens_by_kind: prompt tokens by segment kind, `plain` for those of no segment.
+    """
+
+    lane: str
+    bucket: str
+    passed: int
+    was_passed: bool
+    segments_hit: int
+    segments: int
+    cached_by_kind: dict[str, int]
+    tokens_by_kind: dict[str, int]
+
+
+class Decisions:
+    """All policy of one engine.
+
+    Args:
+        block_tokens: tokens of one hashed block.
+        spec: the settings to begin with.
+        seconds_per_token: what a prefilled token costs now; asked for as needed.
+    """
+
+    def __init__(self, block_tokens: int, spec: PrismSpec, seconds_per_token: Callable[[], float]) -> None:
+        self.block_tokens = block_tokens
+        self.spec = spec
+        self.passes = 0
+        self.patience = Patience()
+        self._seconds_per_token = seconds_per_token
+        self.ledger = DemandLedger(spec.scheduler.window.arrivals)
+        self.tree = DemandAwareRadixTree(self.ledger, DemandAware(_weights(spec.scheduler)))
+        self._documents = _document_order(spec.scheduler)
+        self.room = WaitingRoom(self._new_order, _cold_lane(spec.scheduler))
+        self._prompts: dict[str, Prompt] = {}
+        self._numbers = 0
+
+    # ---- settings --------------------------------------------------------------------------------------------
+
+    def adopt(self, spec: PrismSpec) -> None:
+        """Obey other settings from now on, all of them; call it between passes."""
+        self.spec = spec
+        scheduler = spec.scheduler
+        self.ledger.resize(scheduler.window.arrivals)
+        self.tree.resize(scheduler.window.arrivals)
+        self.tree.retain_by(DemandAware(_weights(scheduler)))
+        self._documents = _document_order(scheduler)
+        for prompt in self._prompts.values():
+            prompt.waiting.signature = self._signature(prompt)
+        self.room.adopt(self._new_order, _cold_lane(scheduler))
+
+    def _new_order(self) -> HotOrder:
+        scheduler = self.spec.scheduler
+        match scheduler.order:
+            case Order.FCFS:
+                return ByArrival()
+            case Order.LPM:
+                return ByLongestPrefix(self._cached_of, scheduler.longest_prefix_match.fall_back_at)
+            case Order.PAPER:
+                return ByBucket(self.ledger, _weights(scheduler))
+            case Order.PRISM:
+                return ByVirtualDeadline(self._cached_of, self.patience, self._seconds_per_token)
+
+    # ---- a request's way -------------------------------------------------------------------------------------
+
+    def arrive(
+        self,
+        request: str,
+        plan: PromptPlan,
+        prompt_tokens: int,
+        hashes: Hashes,
+        priority: int,
+        now: float,
+        *,
+        queued: bool = True,
+    ) -> None:
+        """A request begins to wait.
+
+        Args:
+            hashes: the engine's list; it is kept and read again later, not copied.
+            queued: whether it waits here; False where the engine keeps it in a queue of its own.
+
+        Raises:
+            ValueError: it is here already.
+        """
+        groups = tuple(segment.group for segment in _shared(plan.segments))
+        waiting = Waiting(request, self._numbers, priority, now, prompt_tokens, groups=groups)
+        self._numbers += 1
+        self.ledger.arrive(request, groups)
+        prompt = self._prompts[request] = Prompt(plan, hashes, waiting, self.passes)
+        waiting.signature = self._signature(prompt)
+        waiting.cached_at_arrival = self._cached_of(waiting)
+        self.tree.expect(request, hashes[: prompt.fixed_tokens // self.block_tokens], self.ledger.slot(request))
+        if queued:
+            self.room.add(waiting)
+
+    def begin_pass(self) -> None:
+        self.passes += 1
+        self.room.begin_pass()
+
+    def head(self, now: float) -> Head | None:
+        """Whom to admit next; the same until it is taken or leaves, or a new pass begins."""
+        return self.room.head(now)
+
+    def arrangement(self, request: str) -> list[int] | None:
+        """The order in which the movable runs of this prompt should stand; None if as they are."""
+        prompt = self._prompts[request]
+        if not prompt.plan.can_reorder:
+            return None
+        order = self._arrange(prompt)
+        return None if order == sorted(order) else order
+
+    def rearranged(self, request: str, order: Sequence[int]) -> None:
+        """The engine has rewritten the prompt so. It is not asked for again."""
+        prompt = self._prompts[request]
+        prompt.plan = permute_plan(prompt.plan, order)
+        prompt.order = tuple(order)
+
+    def take(self, request: str) -> Waiting | None:
+        """The engine has taken a request out of the queue; `admitted` says if it runs. None if it does not wait."""
+        lane = self.room.lane_of(request)
+        waiting = self.room.remove(request)
+        if waiting is not None and not waiting.active:
+            self._prompts[request].lane = lane
+        return waiting
+
+    def admitted(self, request: str, cached_tokens: int, now: float) -> Admission | None:
+        """A taken request runs, with this many prompt tokens found cached.
+
+        Returns:
+            What was decided, for its first admission; None for a resumption and for requests unknown here.
+        """
+        prompt = self._prompts.get(request)
+        if prompt is None:
+            return None
+        first = not prompt.waiting.active
+        self.ledger.admit(request)
+        self.tree.unexpect(request)
+        self._use(prompt)
+        if not first:
+            return None
+        waiting = prompt.waiting
+        self.patience.admitted(waiting.prompt_tokens, waiting.cached_at_arrival, cached_tokens)
+        was_passed = self.room.was_passed(waiting)
+        passed = self.room.admitted(waiting, prompt.lane, now)
+        waiting.active = True
+        return _admission(prompt, cached_tokens, passed, was_passed)
+
+    def resume(self, request: str) -> bool:
+        """A running request was preempted and waits again, first. False for requests unknown here."""
+        prompt = self._prompts.get(request)
+        if prompt is None:
+            return False
+        self.room.resume(prompt.waiting)
+        return True
+
+    def settle(self, request: str, cached_blocks: int) -> None:
+        """A request gives its blocks back; the first `cached_blocks` of its chain hold KV."""
+        prompt = self._prompts.get(request)
+        if prompt is not None and prompt.waiting.active:
+            self.tree.settle(prompt.hashes, cached_blocks)
+
+    def leave(self, request: str) -> None:
+        """It is finished, failed or given up. Unknown requests are ignored."""
+        if self._prompts.pop(request, None) is None:
+            return
+        self.room.remove(request)
+        self.tree.unexpect(request)
+        self.ledger.leave(request)
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether requests are admitted through lanes; under orders of arrival and of prefix length they are not."""
+        return self.spec.scheduler.order in (Order.PRISM, Order.PAPER)
+
+    def knows(self, request: str) -> bool:
+        return request in self._prompts
+
+    def prompt(self, request: str) -> Prompt | None:
+        return self._prompts.get(request)
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _use(self, prompt: Prompt) -> None:
+        full = prompt.waiting.prompt_tokens // self.block_tokens
+        points = self._points(prompt.plan)
+        tail = points[-1].blocks if points else 0
+        self.tree.use(prompt.plan.namespace, prompt.hashes[:full], points, prompt.plain, tail)
+
+    def _points(self, plan: PromptPlan) -> list[AnchorPoint]:
+        # Runs lose their mark when they are permuted, so documents count as movable by what the caller declared.
+        movable = set(plan.movable_segments) | set(plan.moved_segments)
+        return [
+            AnchorPoint(
+                segment.identity, segment.group, segment.kind, segment.end // self.block_tokens, index in movable
+            )
+            for index, segment in enumerate(_shared(plan.segments))
+        ]
+
+    def _cached_of(self, waiting: Waiting) -> int:
+        prompt = self._prompts[waiting.request]
+        if not prompt.plan.can_reorder:
+            return self.tree.match(prompt.hashes) * self.block_tokens
+        head = self.tree.head(prompt.plan.namespace, prompt.fixed)
+        if head is None:
+            fixed = prompt.hashes[: prompt.fixed_tokens // self.block_tokens]
+            return self.tree.match(fixed) * self.block_tokens
+        return cached_blocks(head, prompt.documents, self._arrange(prompt)) * self.block_tokens
+
+    def _arrange(self, prompt: Prompt) -> list[int]:
+        head = self.tree.head(prompt.plan.namespace, prompt.fixed)
+        return self._documents.arrange(head, prompt.documents, self.ledger)
+
+    def _signature(self, prompt: Prompt) -> tuple[bytes, ...]:
+        """The leading high-priority segments in the paper's order: what its buckets are made by."""
+        scheduler = self.spec.scheduler
+        if scheduler.order is not Order.PAPER:
+            return ()
+        groups = self._ordered_groups(prompt)
+        weights, least = _weights(scheduler), scheduler.buckets.min_utility
+        high = [group for group in groups if sum(weights.of(self.ledger.demand(group))) >= least]
+        return tuple(high[: scheduler.buckets.signature_length])
+
+    def _ordered_groups(self, prompt: Prompt) -> list[bytes]:
+        if prompt.plan.can_reorder:
+            return [prompt.documents[index].group for index in self._arrange(prompt)]
+        return [s.group for s in _shared(prompt.plan.segments) if s.kind is SegmentKind.DOCUMENT]
+
+
+def _shared(segments: Sequence[Segment]) -> list[Segment]:
+    """The reusable segments before the first private one: behind it no other request's prefix goes on."""
+    out = []
+    for segment in segments:
+        if not segment.kind.reusable:
+            break
+        out.append(segment)
+    return out
+
+
+def _weights(scheduler: SchedulerSpec) -> Weights:
+    weights = scheduler.weights
+    return Weights(weights.active, weights.predicted, weights.queued, scheduler.lexicographic)
+
+
+def _cold_lane(scheduler: SchedulerSpec) -> ColdLane:
+    return ColdLane(scheduler.cold_lane.quota, scheduler.cold_lane.max_wait_seconds)
+
+
+def _document_order(scheduler: SchedulerSpec) -> DocumentOrder:
+    if scheduler.reorder is Reorder.NEVER:
+        return AsWritten()
+    match scheduler.order:
+        case Order.PAPER:
+            return ByUtility(_weights(scheduler))
+        case Order.PRISM:
+            return TreeWalk(_weights(scheduler))
+        case _:
+            return AsWritten()
+
+
+def _admission(prompt: Prompt, cached_tokens: int, passed: int, was_passed: bool) -> Admission:
+    cached: dict[str, int] = {}
+    tokens: dict[str, int] = {}
+    left, hit, reusable = prompt.waiting.prompt_tokens, 0, 0
+    left_cached = min(cached_tokens, left)
+    for segment in prompt.plan.segments:
+        size = segment.end - segment.start
+        found = min(max(cached_tokens - segment.start, 0), size)
+        tokens[segment.kind.value] = tokens.get(segment.kind.value, 0) + size
+        cached[segment.kind.value] = cached.get(segment.kind.value, 0) + found
+        left, left_cached = left - size, left_cached - found
+        if segment.kind.reusable:
+            reusable += 1
+            hit += segment.end <= cached_tokens
+    if left:
+        tokens["plain"], cached["plain"] = left, left_cached
+    signature = prompt.waiting.signature
+    bucket = bytes(a ^ b for a, b in zip(signature[0], signature[-1], strict=True)) if len(signature) > 1 else None
+    digest = (bucket or (signature[0] if signature else b""))[:4].hex()
+    return Admission(prompt.lane, digest, passed, was_passed, hit, reusable, cached, tokens)

@@ -1,0 +1,142 @@
+"""In which order the documents of one request are put, where their order is free.
+
+`TreeWalk` is the default, `ByUtility` the paper's, `AsWritten` the caller's. All are pure and deterministic: equal
+demand and equal tree give equal order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from prism.core.demand import EVERYBODY, DemandLedger, DemandSets, Utility, Weights
+from prism.core.tree import Anchor
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A segment that may move. Two entries of one request may be the same document."""
+
+    identity: bytes
+    group: bytes
+
+
+class DocumentOrder(Protocol):
+    def arrange(self, head: Anchor | None, documents: Sequence[Document], ledger: DemandLedger) -> list[int]:
+        """The order to use.
+
+        Args:
+            head: where the tree stands before the first document; None if nothing of the prompt is cached.
+            documents: as the caller wrote them.
+            ledger: current demand.
+
+        Returns:
+            Indices into `documents`, first to stand first.
+        """
+        ...
+
+
+class AsWritten:
+    """The caller's order."""
+
+    def arrange(self, head: Anchor | None, documents: Sequence[Document], ledger: DemandLedger) -> list[int]:
+        return list(range(len(documents)))
+
+
+@dataclass(frozen=True, slots=True)
+class ByUtility:
+    """Highest utility first, each document by itself: the paper's scheme."""
+
+    weights: Weights
+
+    def arrange(self, head: Anchor | None, documents: Sequence[Document], ledger: DemandLedger) -> list[int]:
+        def rank(index: int) -> tuple[Utility, float, bytes]:
+            group = documents[index].group
+            return self.weights.of(ledger.demand(group)), ledger.frequency(group), documents[index].identity
+
+        return sorted(range(len(documents)), key=rank, reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeWalk:
+    """Down the tree as far as it holds this request's own documents, then by who is wanted together.
+
+    The walk takes the path with the most cached tokens. What is left follows one by one: the document that most
+    requests want together with all that stand before it, by weighted joint demand; where nobody does, the one wanted
+    most, then the one used most often, so that paths of the popular form early and stay.
+    """
+
+    weights: Weights
+    expansions: int = 256
+    """Bound on the nodes that one walk looks at."""
+
+    def arrange(self, head: Anchor | None, documents: Sequence[Document], ledger: DemandLedger) -> list[int]:
+        walked = _Walk(documents, self.expansions).deepest(head) if head is not None else []
+        left = [index for index in range(len(documents)) if index not in walked]
+        return walked + self._rest([documents[i].group for i in walked], left, documents, ledger)
+
+    def _rest(
+        self, before: list[bytes], left: list[int], documents: Sequence[Document], ledger: DemandLedger
+    ) -> list[int]:
+        path = EVERYBODY
+        for group in before:
+            path = path.joint(ledger.sets(group))
+        sets = {index: ledger.sets(documents[index].group) for index in left}
+        alone = {
+            index: (self.weights.of(sets[index].counts()), ledger.frequency(documents[index].group)) for index in left
+        }
+        out: list[int] = []
+        while left:
+            best = max(left, key=lambda i: (self._together(path, sets[i]), alone[i], documents[i].identity))
+            left.remove(best)
+            out.append(best)
+            path = path.joint(sets[best])
+        return out
+
+    def _together(self, path: DemandSets, sets: DemandSets) -> Utility:
+        return self.weights.of(path.joint(sets).counts())
+
+
+class _Walk:
+    """Depth-first search for the path of a request's own documents that holds the most cached blocks."""
+
+    def __init__(self, documents: Sequence[Document], expansions: int) -> None:
+        self._places: dict[bytes, list[int]] = {}
+        for index, document in enumerate(documents):
+            self._places.setdefault(document.identity, []).append(index)
+        self._left = expansions
+
+    def deepest(self, head: Anchor) -> list[int]:
+        return self._below(head)[1]
+
+    def _below(self, anchor: Anchor) -> tuple[int, list[int]]:
+        best: tuple[int, list[int]] = (anchor.blocks, [])
+        for identity in self._next(anchor):
+            if self._left <= 0:
+                break
+            self._left -= 1
+            place = self._places[identity].pop(0)
+            blocks, path = self._below(anchor.children[identity])
+            self._places[identity].insert(0, place)
+            # At equal depth the longer path: documents shorter than a block are found again below it.
+            if (blocks, len(path) + 1) > (best[0], len(best[1])):
+                best = (blocks, [place, *path])
+        return best
+
+    def _next(self, anchor: Anchor) -> list[bytes]:
+        wanted, there = self._places, anchor.children
+        few, many = (wanted, there) if len(wanted) < len(there) else (there, wanted)
+        return [identity for identity in few if identity in many and wanted[identity]]
+
+
+def cached_blocks(head: Anchor | None, documents: Sequence[Document], order: Sequence[int]) -> int:
+    """Full blocks the tree holds of a prompt that continues `head` with its documents in this order."""
+    blocks = 0
+    anchor = head
+    for index in order:
+        if anchor is None:
+            break
+        blocks = anchor.blocks
+        anchor = anchor.children.get(documents[index].identity)
+    return anchor.blocks if anchor is not None else blocks

@@ -1,0 +1,54 @@
+"""Which cached block goes first. Policies a setting can name, and those the proof compares with.
+
+`DemandAware` is PRISM's. Stock vLLM's LRU orders single blocks and not nodes; it is kept by the block order itself.
+"""
+
+from __future__ import annotations
+
+from prism.core.demand import Weights
+from prism.core.segments import SegmentKind
+from prism.core.tree import PRIVATE, PROTECTED, UNPROTECTED, DemandAwareRadixTree, EvictionKey, Node
+
+
+class DemandAware:
+    """Cold private suffixes, then what nobody waits for from the least utility up, then what somebody waits for.
+
+    *Predicted* uses are counted over the last `window` arrivals, in one unit for all kinds of nodes:
+
+    - under documents that may move, the arrivals that contain all the documents of the path, since whoever contains
+      them can be led along it;
+    - elsewhere, the admissions that had the node as a prefix, or, if more, the chance that the request it ends in is
+      continued, spread over its age: rate × window / (age + 1). A session's last turn and a prompt without segments
+      so keep the standing that LRU would give them, next to documents that are asked for again and again.
+
+    Where private suffixes are hardly ever continued (`cold_below`), they go before everything else.
+    """
+
+    cold_below = 0.05
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def key(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
+        queued, predicted = self.demand(node, tree)
+        if queued:
+            return (PROTECTED, *self.weights.utility(0, predicted, queued), node.touched)
+        if node.kind is SegmentKind.PRIVATE and self._is_cold(node):
+            return (PRIVATE, node.touched)
+        return (UNPROTECTED, *self.weights.utility(0, predicted, 0), node.touched)
+
+    def demand(self, node: Node, tree: DemandAwareRadixTree) -> tuple[int, float]:
+        """(waiting requests, expected uses in the next `window` arrivals) of a node as a prefix."""
+        anchor = node.anchor
+        if anchor is not None and anchor.movable:
+            sets = tree.ledger.joint(anchor.groups())
+            return sets.queued.bit_count(), sets.recent.bit_count()
+        return node.queued.bit_count(), max(node.recent.bit_count(), self._continued(node, tree))
+
+    def _continued(self, node: Node, tree: DemandAwareRadixTree) -> float:
+        if node.continuation is None:
+            return 0.0
+        return node.continuation.rate * tree.ledger.window / (tree.uses - node.touched + 1)
+
+    def _is_cold(self, node: Node) -> bool:
+        return node.continuation is None or node.continuation.rate < self.cold_below

@@ -1,0 +1,667 @@
+"""DART, the demand-aware radix tree: what the KV cache holds, who wants it, and what goes first.
+
+    root ─ [s s s s] ─┬─ [a a a] ─┬─ [b b] ─ [q]        a node is a run of full KV blocks;
+           system     │  doc A    │  doc B   private    runs split where prompts part and where segments end
+                      │           └─ [c c c] ─ [q q]
+                      └─ [b b] ─ [p p p …]              the same document elsewhere is another node
+
+Nodes are keyed by vLLM's block hashes, which are chained over the whole prefix and carry salt and adapter, so equal
+hashes are equal prefixes of one tenant. An *anchor* is the end of a segment: it names the node that holds its last
+full block and, by the identities of the segments that follow, the anchors below. Through anchors an order of
+documents is followed without tokenising or hashing anything; through hashes a prompt without segments is, so the
+branch points that plain prompts make by themselves act as segments.
+
+Each node knows, as bit sets, which waiting requests and which of the last admissions have it as a prefix. Which
+free block is given up next is decided by a `Retention`, node by node, always tails before heads; nothing here ever
+refuses a block, so demand is never a pin.
+
+Pure: no clock (time is counted in admissions), no I/O, block ids and hashes in, block ids out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from prism.core.demand import DemandLedger
+from prism.core.segments import SegmentKind
+
+EvictionKey = tuple[float, ...]
+"""Least first. The first number is the class (an `EvictionClass` value)."""
+
+Hash = bytes
+
+UNHASHED, PRIVATE, UNPROTECTED, PROTECTED = range(4)
+"""Eviction classes, first to go first: blocks that can never be hit; private suffixes that nobody continues; what
+nobody waits for; what somebody waits for."""
+
+CLASS_NAMES = ("unhashed", "private", "unprotected", "protected")
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorPoint:
+    """The end of a reusable segment in one prompt.
+
+    Attributes:
+        identity: of the segment.
+        group: what its demand is counted under.
+        kind: of the segment.
+        blocks: full blocks of the prompt up to its end.
+        movable: whether the prompt may be rendered with this segment elsewhere.
+    """
+
+    identity: bytes
+    group: bytes
+    kind: SegmentKind
+    blocks: int
+    movable: bool
+
+
+class Continuation:
+    """How often private suffixes under one head turn out to be the beginning of a later prompt.
+
+    A session's next turn starts with its last one, a question about documents never comes back: the rate, between 0
+    and 1, is an exponential average over admissions under the same head.
+    """
+
+    __slots__ = ("rate",)
+    _PRIOR = 0.3
+    _SHARE = 1 / 32
+
+    def __init__(self) -> None:
+        self.rate = self._PRIOR
+
+    def saw(self, continued: bool) -> None:
+        self.rate += (float(continued) - self.rate) * self._SHARE
+
+
+class Node:
+    """A run of full blocks with one way in. Made and changed by the tree only."""
+
+    __slots__ = (
+        "anchor",
+        "anchors",
+        "children",
+        "continuation",
+        "free",
+        "free_children",
+        "kind",
+        "linked",
+        "parent",
+        "prompt_end",
+        "queued",
+        "recent",
+        "run",
+        "start",
+        "ticket",
+        "touched",
+    )
+
+    def __init__(self, run: list[Hash], start: int, parent: Node | None) -> None:
+        self.run = run
+        self.start = start
+        self.parent = parent
+        self.children: dict[Hash, Node] = {}
+        self.free: list[tuple[int, int]] = []
+        """(index of the block in its chain, block id) of its free blocks, ascending."""
+        self.free_children = 0
+        """How many children have free blocks at or below them."""
+        self.queued = 0
+        self.recent = 0
+        self.touched = 0
+        self.kind: SegmentKind | None = None
+        self.anchor: Anchor | None = None
+        """The anchor at or after its end, if it lies in a reusable segment."""
+        self.anchors: list[Anchor] = []
+        """Anchors that end with its last block."""
+        self.continuation: Continuation | None = None
+        self.prompt_end = False
+        self.ticket = 0
+        self.linked = True
+
+    @property
+    def end(self) -> int:
+        """Blocks from the root to its last block."""
+        return self.start + len(self.run)
+
+    @property
+    def holds_free(self) -> bool:
+        return bool(self.free) or self.free_children > 0
+
+    def path(self) -> Iterator[Node]:
+        """Itself and the nodes above it, without the root."""
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            yield node
+            node = node.parent
+
+
+class Anchor:
+    """The end of a reusable segment after a given sequence of segments."""
+
+    __slots__ = ("children", "group", "identity", "kind", "movable", "node", "parent")
+
+    def __init__(self, parent: Anchor | None, point: AnchorPoint | None, node: Node | None) -> None:
+        self.parent = parent
+        self.identity = point.identity if point else b""
+        self.group = point.group if point else b""
+        self.kind = point.kind if point else None
+        self.movable: bool = bool(point and point.movable) or bool(parent and parent.movable)
+        self.node = node
+        self.children: dict[bytes, Anchor] = {}
+
+    @property
+    def blocks(self) -> int:
+        """Full blocks that the cache holds, or is about to hold, up to here."""
+        return self.node.end if self.node is not None else 0
+
+    def groups(self) -> Iterator[bytes]:
+        """The demand groups of the segments up to here, last first."""
+        anchor: Anchor | None = self
+        while anchor is not None and anchor.parent is not None:
+            yield anchor.group
+            anchor = anchor.parent
+
+
+class Retention(Protocol):
+    """What a cached block is worth keeping. One object decides for one tree."""
+
+    def key(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
+        """Nodes with the least key are given up first. Must not change anything."""
+        ...
+
+
+class DemandAwareRadixTree:
+    """Indexes the cached prefixes of one engine and orders its free blocks.
+
+    Args:
+        ledger: the demand that both decisions see.
+        retention: decides what goes first; may be replaced at any time with `retain_by`.
+    """
+
+    _RECHECKS = 8
+    _HAND = 4
+
+    def __init__(self, ledger: DemandLedger, retention: Retention) -> None:
+        self.ledger = ledger
+        self.retention = retention
+        self.epoch = 0
+        """Grows when a prefix appears or disappears; a lookup made at an equal epoch still holds."""
+        self.uses = 0
+        self._clear()
+        self._expected: dict[str, tuple[Node, int]] = {}
+
+    def _clear(self) -> None:
+        self._root = Node([], 0, None)
+        self._index: dict[Hash, Node] = {}
+        self._heads: dict[str, Anchor] = {}
+        self._free_at: dict[int, tuple[Node, int]] = {}
+        self._heap: list[tuple[EvictionKey, int, Node]] = []
+        self._candidates: OrderedDict[Node, None] = OrderedDict()
+        self._tickets = 0
+        self._ring: list[Node | None] = [None] * self.ledger.window
+        self._continuations: OrderedDict[bytes, Continuation] = OrderedDict()
+
+    # ---- looking up: no side effects -------------------------------------------------------------------------
+
+    def match(self, hashes: Sequence[Hash]) -> int:
+        """How many leading blocks of this chain the cache holds or is about to hold."""
+        index = self._index
+        low, high = 0, len(hashes)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if hashes[middle - 1] in index:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def head(self, namespace: str, identities: Sequence[bytes]) -> Anchor | None:
+        """The anchor after these segments, or None if no such prefix is there."""
+        anchor = self._heads.get(namespace)
+        for identity in identities:
+            if anchor is None:
+                return None
+            anchor = anchor.children.get(identity)
+        return anchor
+
+    def node_of(self, block_hash: Hash) -> Node | None:
+        return self._index.get(block_hash)
+
+    @property
+    def free_blocks(self) -> int:
+        return len(self._free_at)
+
+    def __len__(self) -> int:
+        """Indexed blocks."""
+        return len(self._index)
+
+    # ---- who wants what --------------------------------------------------------------------------------------
+
+    def expect(self, request: str, hashes: Sequence[Hash], slot: int) -> None:
+        """A waiting request will have this chain as its prefix; what is there of it is protected from now on.
+
+        Args:
+            slot: its place in the bit sets, free of other waiting requests.
+        """
+        self.unexpect(request)
+        node = self._split_at(self.match(hashes), hashes)
+        bit = 1 << slot
+        for above in node.path():
+            above.queued |= bit
+        self._expected[request] = (node, slot)
+
+    def unexpect(self, request: str) -> None:
+        """It waits no longer. Unknown requests are ignored."""
+        node, slot = self._expected.pop(request, (None, 0))
+        if node is None:
+            return
+        keep = ~(1 << slot)
+        for above in node.path():
+            above.queued &= keep
+            self._reconsider(above)
+
+    def use(
+        self, namespace: str, hashes: Sequence[Hash], points: Sequence[AnchorPoint], plain: bool, tail_blocks: int
+    ) -> Node:
+        """A request with this prompt is admitted: its prefixes are, or will be, in the cache.
+
+        Args:
+            namespace: of the prompt.
+            hashes: its full blocks.
+            points: ends of its reusable segments, ascending by `blocks`.
+            plain: it has no segments; its tail then keeps ordinary standing instead of that of a private suffix.
+            tail_blocks: full blocks up to the end of the last reusable segment; what is behind is its own.
+
+        Returns:
+            The node of its last full block (the root if it has none).
+        """
+        self.uses += 1
+        matched = self.match(hashes)
+        continuation = self._continuation(namespace, points)
+        leaf = self._insert(hashes, matched)
+        continuation.saw(self._continues(leaf, matched))
+        for point in points:
+            self._split_at(point.blocks, hashes)
+        self._mark(leaf, self._anchor(namespace, hashes, points), plain, continuation)
+        grows = bool(points) and points[-1].kind in (SegmentKind.HISTORY, SegmentKind.TOOL_OUTPUT)
+        leaf.prompt_end = leaf.prompt_end or grows or leaf.end > tail_blocks
+        self.epoch += 1
+        return leaf
+
+    def settle(self, hashes: Sequence[Hash], cached: int) -> None:
+        """A request gives its blocks back: the first `cached` blocks of its chain hold KV, the rest never did.
+
+        What it produced itself becomes known here, and what it had announced and not computed is forgotten.
+        """
+        matched = self.match(hashes)
+        if matched < cached:
+            above = self._index.get(hashes[matched - 1]) if matched else None
+            leaf = self._insert(hashes[:cached], matched)
+            if above is not None and leaf is not above:
+                leaf.kind, leaf.continuation = above.kind, above.continuation
+                if leaf.kind not in (None, SegmentKind.PRIVATE):
+                    leaf.kind = SegmentKind.PRIVATE
+            leaf.touched = self.uses
+        elif matched > cached:
+            self._forget(hashes, cached, matched)
+
+    # ---- free blocks -----------------------------------------------------------------------------------------
+
+    def free(self, block: int, block_hash: Hash, depth: int) -> None:
+        """A block with KV under this hash, the `depth`-th (from 0) of its chain, is used by nobody from now on."""
+        node = self._index.get(block_hash)
+        if node is None or not node.start <= depth < node.end:
+            node = self._orphan(block_hash, depth)
+        had = node.holds_free
+        insort(node.free, (depth, block))
+        self._free_at[block] = (node, depth)
+        if not had:
+            self._raise_free(node)
+        self._offer(node)
+
+    def reclaim(self, block: int) -> None:
+        """A free block is used again.
+
+        Raises:
+            KeyError: it was not free.
+        """
+        node, depth = self._free_at.pop(block)
+        node.free.pop(bisect_left(node.free, (depth, block)))
+        self._lowered(node)
+
+    def drop(self, block: int) -> None:
+        """A free block was given up by somebody else's choice.
+
+        Raises:
+            KeyError: it was not free.
+        """
+        node, depth = self._free_at[block]
+        self.reclaim(block)
+        self._drop_block(node, depth)
+        self.epoch += 1
+
+    def take(self, count: int) -> list[tuple[int, int]]:
+        """Give up free blocks, those worth least first and tails before heads.
+
+        Args:
+            count: how many; at most `free_blocks`.
+
+        Returns:
+            (block id, eviction class) for each.
+        """
+        self._turn_hand()
+        out: list[tuple[int, int]] = []
+        while len(out) < count:
+            node, key = self._least()
+            eviction_class = int(key[0])
+            while node.free and len(out) < count:
+                depth, block = node.free.pop()
+                del self._free_at[block]
+                out.append((block, eviction_class))
+                self._drop_block(node, depth)
+            self._lowered(node)
+        if out:
+            self.epoch += 1
+        return out
+
+    def in_order(self) -> list[int]:
+        """All free blocks as `take` would give them up if nothing changed meanwhile. Changes nothing."""
+        below: dict[Node, int] = {}
+        heap: list[tuple[EvictionKey, int, Node]] = []
+        nodes = {node: None for node, _ in self._free_at.values()}
+        for number, node in enumerate(nodes):
+            below[node] = node.free_children
+            if node.free_children == 0:
+                heap.append((self.retention.key(node, self), number, node))
+        heapq.heapify(heap)
+        out: list[int] = []
+        while heap:
+            _, number, node = heapq.heappop(heap)
+            out.extend(block for _, block in reversed(node.free))
+            parent = node.parent
+            while parent is not None and parent.parent is not None:
+                below[parent] = below.get(parent, parent.free_children) - 1
+                if below[parent]:
+                    break
+                if parent.free:
+                    heapq.heappush(heap, (self.retention.key(parent, self), number, parent))
+                    break
+                parent = parent.parent
+        return out
+
+    def retain_by(self, retention: Retention) -> None:
+        """Decide by another policy from now on."""
+        self.retention = retention
+        self._rebuild_heap()
+
+    def resize(self, window: int) -> None:
+        """Follow the ledger to another window; which admissions were recent is forgotten, what is cached is not."""
+        if len(self._ring) == window:
+            return
+        for node in set(self._index.values()):
+            node.recent = 0
+        self._ring = [None] * window
+        self._rebuild_heap()
+
+    def reset(self) -> list[int]:
+        """The cache was emptied. Returns the ids of the free blocks, in the order they would have gone."""
+        blocks = self.in_order()
+        self._clear()
+        self._expected = {request: (self._root, slot) for request, (_, slot) in self._expected.items()}
+        self.epoch += 1
+        return blocks
+
+    # ---- structure -------------------------------------------------------------------------------------------
+
+    def _insert(self, hashes: Sequence[Hash], matched: int) -> Node:
+        node = self._split_at(matched, hashes)
+        if matched == len(hashes):
+            return node
+        leaf = Node(list(hashes[matched:]), matched, node)
+        leaf.touched = self.uses
+        node.children[hashes[matched]] = leaf
+        for block_hash in leaf.run:
+            self._index[block_hash] = leaf
+        self.epoch += 1
+        return leaf
+
+    def _split_at(self, blocks: int, hashes: Sequence[Hash]) -> Node:
+        """The node that ends after the first `blocks` blocks of a chain that is indexed that far."""
+        if blocks == 0:
+            return self._root
+        node = self._index[hashes[blocks - 1]]
+        return node if node.end == blocks else self._split(node, blocks)
+
+    def _split(self, node: Node, at: int) -> Node:
+        # The lower part stays the same object: whoever remembers the node as the end of a prefix stays right.
+        upper = Node(node.run[: at - node.start], node.start, node.parent)
+        upper.queued, upper.recent, upper.touched = node.queued, node.recent, node.touched
+        upper.kind, upper.anchor, upper.continuation = node.kind, node.anchor, node.continuation
+        had = node.holds_free
+        cut = bisect_left(node.free, (at, -1))
+        upper.free, node.free = node.free[:cut], node.free[cut:]
+        for depth, block in upper.free:
+            self._free_at[block] = (upper, depth)
+        node.run = node.run[at - node.start :]
+        node.start = at
+        assert node.parent is not None
+        node.parent.children[upper.run[0]] = upper
+        upper.children[node.run[0]] = node
+        node.parent = upper
+        for block_hash in upper.run:
+            self._index[block_hash] = upper
+        upper.free_children = int(node.holds_free)
+        if had:
+            self._offer(node)
+            self._offer(upper)
+        return upper
+
+    def _forget(self, hashes: Sequence[Hash], keep: int, matched: int) -> None:
+        """Blocks `keep` to `matched` of a chain hold nothing; forget those that no free block backs."""
+        node = self._index[hashes[matched - 1]]
+        while node.end > keep and not node.children and not node.free:
+            parent = node.parent
+            assert parent is not None
+            cut = max(keep - node.start, 0)
+            for block_hash in node.run[cut:]:
+                self._unindex(block_hash, node)
+            del node.run[cut:]
+            if node.run:
+                break
+            self._unlink(node)
+            node = parent
+        self.epoch += 1
+
+    def _drop_block(self, node: Node, depth: int) -> None:
+        if depth != node.end - 1 or (node.free and node.free[-1][0] == depth) or node.children:
+            return
+        self._unindex(node.run.pop(), node)
+        if not node.run:
+            self._unlink(node)
+
+    def _unindex(self, block_hash: Hash, node: Node) -> None:
+        if self._index.get(block_hash) is node:
+            del self._index[block_hash]
+            if node.parent is not None and node.parent.children.get(block_hash) is node:
+                del node.parent.children[block_hash]
+
+    def _unlink(self, node: Node) -> None:
+        node.linked = False
+        for anchor in node.anchors:
+            self._remove_anchor(anchor)
+        node.anchors = []
+
+    def _orphan(self, block_hash: Hash, depth: int) -> Node:
+        # A block whose chain nobody announced, a second copy for example: it stands alone, by its age.
+        node = Node([block_hash], depth, self._root)
+        node.touched = self.uses
+        node.linked = False
+        return node
+
+    # ---- anchors ---------------------------------------------------------------------------------------------
+
+    def _anchor(
+        self, namespace: str, hashes: Sequence[Hash], points: Sequence[AnchorPoint]
+    ) -> list[tuple[int, Anchor]]:
+        """The anchors of a prompt, made where they are missing: (blocks, anchor), ascending."""
+        if not points:
+            return []
+        anchor = self._heads.get(namespace)
+        if anchor is None:
+            anchor = self._heads[namespace] = Anchor(None, None, None)
+        out: list[tuple[int, Anchor]] = []
+        for point in points:
+            anchor = self._anchor_below(anchor, point, self._index[hashes[point.blocks - 1]] if point.blocks else None)
+            out.append((point.blocks, anchor))
+        return out
+
+    def _anchor_below(self, parent: Anchor, point: AnchorPoint, node: Node | None) -> Anchor:
+        found = parent.children.get(point.identity)
+        if found is not None and found.node is node:
+            found.movable = found.movable or point.movable
+            return found
+        if found is not None:
+            self._remove_anchor(found)
+        made = parent.children[point.identity] = Anchor(parent, point, node)
+        if node is not None:
+            node.anchors.append(made)
+        return made
+
+    def _remove_anchor(self, anchor: Anchor) -> None:
+        parent = anchor.parent
+        if parent is None or parent.children.get(anchor.identity) is not anchor:
+            return
+        del parent.children[anchor.identity]
+        if not parent.children and parent.node is None:
+            if parent.parent is not None:
+                self._remove_anchor(parent)
+            else:
+                self._heads = {name: head for name, head in self._heads.items() if head is not parent}
+
+    def _mark(
+        self, leaf: Node, anchors: list[tuple[int, Anchor]], plain: bool, continuation: Continuation
+    ) -> None:
+        place = self.uses % len(self._ring)
+        self._expire(place)
+        self._ring[place] = leaf
+        tail: SegmentKind | None = None if plain else SegmentKind.PRIVATE
+        bit = 1 << place
+        for node in leaf.path():
+            node.recent |= bit
+            node.touched = self.uses
+            node.continuation = continuation
+            node.anchor = self._covering(anchors, node)
+            node.kind = node.anchor.kind if node.anchor is not None else tail
+            self._reconsider(node)
+
+    @staticmethod
+    def _covering(anchors: list[tuple[int, Anchor]], node: Node) -> Anchor | None:
+        """The first anchor at or after the end of a node."""
+        at = bisect_left(anchors, node.end, key=lambda pair: pair[0])
+        return anchors[at][1] if at < len(anchors) else None
+
+    def _expire(self, place: int) -> None:
+        old = self._ring[place]
+        if old is None:
+            return
+        keep = ~(1 << place)
+        for node in old.path():
+            node.recent &= keep
+            self._reconsider(node)
+
+    def _continuation(self, namespace: str, points: Sequence[AnchorPoint]) -> Continuation:
+        head = points[0].identity if points and not points[0].movable else namespace.encode()
+        found = self._continuations.get(head)
+        if found is None:
+            found = self._continuations[head] = Continuation()
+            if len(self._continuations) > 4096:
+                self._continuations.popitem(last=False)
+        else:
+            self._continuations.move_to_end(head)
+        return found
+
+    @staticmethod
+    def _continues(leaf: Node, matched: int) -> bool:
+        return any(node.prompt_end and node.end <= matched for node in leaf.path())
+
+    # ---- candidates: nodes whose tail could go now -----------------------------------------------------------
+
+    def _offer(self, node: Node) -> None:
+        """Keep the heap's view of a node right: a candidate has free blocks and none below it."""
+        if node.free and node.free_children == 0:
+            if not node.ticket:
+                self._push(node)
+        elif node.ticket:
+            node.ticket = 0
+            del self._candidates[node]
+
+    def _push(self, node: Node) -> None:
+        self._tickets += 1
+        node.ticket = self._tickets
+        self._candidates[node] = None
+        heapq.heappush(self._heap, (self.retention.key(node, self), node.ticket, node))
+
+    def _reconsider(self, node: Node) -> None:
+        """Its demand changed; a candidate is weighed again."""
+        if node.ticket:
+            self._push(node)
+
+    def _least(self) -> tuple[Node, EvictionKey]:
+        checks = 0
+        while True:
+            key, ticket, node = self._heap[0]
+            if node.ticket != ticket:
+                heapq.heappop(self._heap)
+                continue
+            now = self.retention.key(node, self)
+            if now <= key or checks >= self._RECHECKS:
+                return node, now
+            # It has become worth more since it was weighed. The bound keeps a pass short when all have.
+            checks += 1
+            self._tickets += 1
+            node.ticket = self._tickets
+            heapq.heapreplace(self._heap, (now, node.ticket, node))
+
+    def _turn_hand(self) -> None:
+        """Weigh a few candidates again in turn, so that worth that faded with time is noticed."""
+        for _ in range(min(self._HAND, len(self._candidates))):
+            node = next(iter(self._candidates))
+            self._candidates.move_to_end(node)
+            self._push(node)
+        if len(self._heap) > 4 * len(self._candidates) + 256:
+            self._rebuild_heap()
+
+    def _rebuild_heap(self) -> None:
+        self._heap = []
+        for node in self._candidates:
+            self._tickets += 1
+            node.ticket = self._tickets
+            self._heap.append((self.retention.key(node, self), node.ticket, node))
+        heapq.heapify(self._heap)
+
+    def _raise_free(self, node: Node) -> None:
+        """A node began to hold free blocks: tell those above."""
+        parent = node.parent
+        while parent is not None and parent.parent is not None:
+            had = parent.holds_free
+            parent.free_children += 1
+            self._offer(parent)
+            if had:
+                return
+            parent = parent.parent
+
+    def _lowered(self, node: Node) -> None:
+        """A node lost free blocks: if it holds none now, tell those above."""
+        self._offer(node)
+        while not node.holds_free:
+            parent = node.parent
+            if parent is None or parent.parent is None:
+                return
+            parent.free_children -= 1
+            self._offer(parent)
+            node = parent

@@ -1,0 +1,424 @@
+"""vLLM's scheduler with PRISM's two decisions in it.
+
+vLLM's `schedule()` stays as it is. PRISM stands at two of its seams: the waiting queue, which says who is next, and the
+free-block queue, which says what is given up. Around them it only listens: to arrivals, passes, processed steps,
+preemptions and ends, which it turns into calls of `Decisions` and into facts.
+
+One mixin, two classes: on `AsyncScheduler` and on `Scheduler`. The launcher picks the one whose base stock vLLM would
+use; under plain `vllm serve --scheduler-cls` the user does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy, create_request_queue
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.request import Request, RequestStatus
+
+from prism.config.schema import PrismSpec, RetentionPolicy
+from prism.core.admission import Waiting
+from prism.core.decisions import Admission, Decisions
+from prism.engine.enginecore.block_order import BlockOrder
+from prism.engine.enginecore.options import options_of
+from prism.engine.enginecore.pace import Pace
+from prism.engine.enginecore.prompts import may_rewrite, plan_of, rewrite
+from prism.engine.enginecore.queue import PrismRequestQueue
+from prism.engine.enginecore.sender import FactSender, HeartbeatThread
+from prism.engine.enginecore.settings import SettingsSource
+from prism.engine.internals import check_engine, check_scheduler
+from prism.engine.wire import (
+    Admitted,
+    Ended,
+    Gauges,
+    Preempted,
+    PrefillChunk,
+    PrefillDone,
+    Queued,
+    Resumed,
+)
+from prism.errors import IncompatibleEngine
+
+if TYPE_CHECKING:
+    # What the mixin is mixed into; at run time it has no base of its own.
+    _Base = Scheduler
+else:
+    _Base = object
+
+logger = logging.getLogger(__name__)
+
+_GAUGE_SECONDS = 0.5
+
+
+class DemandAwareScheduling(_Base):
+    """Order and retention by demand, for a class of vLLM's schedulers."""
+
+    prism_clock: Callable[[], float]
+    decisions: Decisions
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        check_engine()
+        super().__init__(*args, **kwargs)
+        check_scheduler(self)
+        options = options_of(self.vllm_config.additional_config)
+        self.prism_clock = time.monotonic
+        self.pace = Pace()
+        self._generation = 0
+        self._why_not: str = "none"
+        self._last_popped: Request | None = None
+        self._stepped_over: dict[str, Request] = {}
+        self._prefilling: dict[str, Request] = {}
+        self._just_scheduled: dict[str, int] = {}
+        self._steps: deque[tuple[SchedulerOutput, list[str]]] = deque()
+        self._step_began: float | None = None
+        self._gauges_at = 0.0
+        self._pass_seconds: deque[float] = deque(maxlen=4096)
+        self._own_seconds = 0.0
+        self.sender = FactSender(options.facts_address, self.parallel_config.data_parallel_index)
+        self.settings = SettingsSource(options, self.sender, time.monotonic, lambda: not self.requests)
+        self._start_decisions()
+        self._heartbeat = HeartbeatThread(self.sender, lambda: self._step_began, time.monotonic)
+        if options.facts_address:
+            self._heartbeat.start()
+        self.sender.flush()
+
+    def _start_decisions(self) -> None:
+        self.decisions = Decisions(self.hash_block_size, PrismSpec(), self.pace.seconds_per_token)
+        self.waiting: RequestQueue = PrismRequestQueue(self, self.requests.__getitem__)
+        self.skipped_waiting: RequestQueue = create_request_queue(self.policy)
+        pool = self.kv_cache_manager.block_pool
+        self._group, self._group_stride = self._attention_group()
+        self._blocks = BlockOrder(
+            pool.free_block_queue.get_all_free_blocks(), self.decisions.tree, self.hash_block_size
+        )
+        pool.free_block_queue = cast(FreeKVCacheBlockQueue, self._blocks)
+        self._adopt_settings()
+
+    # ---- settings --------------------------------------------------------------------------------------------
+
+    def adopt_settings(self, spec: PrismSpec) -> None:
+        """Obey these settings from now on, all of them; between passes only."""
+        self.decisions.adopt(spec)
+        self._blocks.demand_aware = spec.retention.policy is RetentionPolicy.DEMAND_AWARE
+
+    def _adopt_settings(self) -> None:
+        settings = self.settings.take()
+        if settings is not None:
+            self._generation = settings.generation
+            self.adopt_settings(settings.spec)
+
+    # ---- what vLLM calls -------------------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        self._adopt_settings()
+        super().add_request(request)
+        self.sender.flush()
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        began = time.perf_counter()
+        self._adopt_settings()
+        now = self.now()
+        self.decisions.begin_pass()
+        if not self.running and self.waiting:
+            self._let_a_fitting_one_go_first()
+        self._step_began = time.monotonic()
+        self._own_seconds = time.perf_counter() - began
+        output = super().schedule(throttle_prefills)
+        began = time.perf_counter()
+        self._after_pass(output, now)
+        self._pass_seconds.append(self._own_seconds + time.perf_counter() - began)
+        self._report(now)
+        return output
+
+    def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
+        # Read before vLLM frees what is finished.
+        finals = self._finals_of(scheduler_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        now = self.now()
+        for request_id in finals:
+            if self._prefilling.pop(request_id, None) is not None:
+                self.sender.note(PrefillDone(request_id, now))
+        if not self._steps:
+            self._step_began = None
+        if not self.requests:
+            self._gauges_at = 0.0
+            self._report(now)
+        self.sender.flush()
+        return outputs
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        done = super().reset_prefix_cache(reset_running_requests, reset_connector)
+        if not len(self.kv_cache_manager.block_pool.cached_block_hash_to_block):
+            self._blocks.reset()
+        self.sender.flush()
+        return done
+
+    def shutdown(self) -> None:
+        self.settings.stop()
+        self._heartbeat.stop()
+        self.sender.close()
+        super().shutdown()
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        # Stock vLLM serves a request with a grammar before all others once the grammar is ready. Here it waits its
+        # turn like any other, so a stream of them can't pass the oldest; under stock's order it does as in stock.
+        if request.status is RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR and self._has_lanes:
+            self.waiting.add_request(request)
+            return
+        super()._enqueue_waiting_request(request)
+        if request.status is RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+            self._arrive(request, queued=False)
+            self._stepped_over[request.request_id] = request
+
+    def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
+        super()._preempt_request(request, timestamp, drop_stale_output)
+        self.sender.note(Preempted(request.request_id, self.now()))
+
+    def _free_request_blocks(self, request: Request) -> None:
+        if self.decisions.knows(request.request_id):
+            self.decisions.settle(request.request_id, self._cached_blocks(request))
+        super()._free_request_blocks(request)
+
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
+        result = super()._free_request(request, delay_free_blocks)
+        self._stepped_over.pop(request.request_id, None)
+        self._prefilling.pop(request.request_id, None)
+        self.decisions.leave(request.request_id)
+        reason = request.get_finished_reason()
+        self.sender.note(Ended(request.request_id, self.now(), str(reason) if reason is not None else "unknown"))
+        return result
+
+    # ---- what the queue calls --------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self.prism_clock()
+
+    def enter(self, request: Request) -> None:
+        if self.decisions.knows(request.request_id):
+            # The next input of a streaming session: another prompt, another wait.
+            self.decisions.leave(request.request_id)
+        self._arrive(request, queued=True)
+
+    def prepare_head(self, request: Request) -> None:
+        self._settle_popped()
+        prompt = self.decisions.prompt(request.request_id)
+        if prompt is None or not prompt.plan.can_reorder:
+            return
+        if self.connector is not None or not may_rewrite(request):
+            return
+        order = self.decisions.arrangement(request.request_id)
+        if order is not None:
+            rewrite(request, prompt.plan, order)
+            self.decisions.rearranged(request.request_id, order)
+
+    def popped(self, request: Request) -> None:
+        self._settle_popped()
+        self._last_popped = request
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    @property
+    def _has_lanes(self) -> bool:
+        return self.decisions.has_lanes
+
+    def _arrive(self, request: Request, *, queued: bool) -> None:
+        now = self.now()
+        self.sender.note(Queued(request.request_id, now, len(self.waiting)))
+        self.decisions.arrive(
+            request.request_id,
+            plan_of(request),
+            request.num_prompt_tokens,
+            request.block_hashes,
+            request.priority if self.policy is SchedulingPolicy.PRIORITY else 0,
+            now,
+            queued=queued,
+        )
+
+    def _settle_popped(self) -> None:
+        """The request popped last: if it runs it was admitted, else vLLM stepped over it."""
+        request, self._last_popped = self._last_popped, None
+        if request is None:
+            return
+        if request.status in (RequestStatus.RUNNING, RequestStatus.WAITING_FOR_REMOTE_KVS):
+            self._admitted(request)
+        else:
+            self._stepped_over[request.request_id] = request
+
+    def _settle_stepped_over(self, scheduled: dict[str, int]) -> None:
+        """Requests that vLLM had stepped over and has now taken from its own queue."""
+        for request_id in [r for r in scheduled if r in self._stepped_over]:
+            self._admitted(self._stepped_over[request_id])
+            del self._stepped_over[request_id]
+
+    def _admitted(self, request: Request) -> None:
+        cached = request.num_computed_tokens - self._just_scheduled.get(request.request_id, 0)
+        now = self.now()
+        resumed = request.num_preemptions > 0
+        admission = self.decisions.admitted(request.request_id, cached, now)
+        if request.num_output_tokens == 0:
+            self._prefilling[request.request_id] = request
+        if resumed:
+            self.sender.note(Resumed(request.request_id, now, cached))
+        elif admission is not None:
+            self.sender.note(self._admitted_fact(request, admission, cached, now))
+
+    def _admitted_fact(self, request: Request, admission: Admission, cached: int, now: float) -> Admitted:
+        prompt = self.decisions.prompt(request.request_id)
+        assert prompt is not None
+        return Admitted(
+            request.request_id,
+            now,
+            admission.lane,
+            admission.bucket,
+            self._why_waited(request, prompt.passes, admission),
+            len(self.waiting) + len(self.skipped_waiting),
+            cached,
+            request.num_prompt_tokens,
+            admission.segments_hit,
+            admission.segments,
+            admission.cached_by_kind,
+            admission.tokens_by_kind,
+            list(prompt.order),
+            self._generation,
+            admission.passed,
+        )
+
+    def _why_waited(self, request: Request, arrived_in: int, admission: Admission) -> str:
+        if self.decisions.passes - arrived_in <= 1:
+            return "none"
+        if request.use_structured_output and request.request_id in self._stepped_over:
+            return "grammar"
+        if request.request_id in self._stepped_over:
+            return "adapter" if request.lora_request is not None else "remote_kv"
+        return "order" if admission.was_passed else self._why_not
+
+    def _after_pass(self, output: SchedulerOutput, now: float) -> None:
+        # From here on vLLM counts this step's tokens as computed.
+        scheduled = self._just_scheduled = output.num_scheduled_tokens
+        self.pace.passed(now, output.total_num_scheduled_tokens)
+        self._settle_popped()
+        if self._stepped_over:
+            self._settle_stepped_over(scheduled)
+        self._just_scheduled = {}
+        if self.waiting:
+            self._why_not = self._limit(output)
+        finals = []
+        for request_id in [r for r in self._prefilling if r in scheduled]:
+            request = self._prefilling[request_id]
+            end = min(request.num_computed_tokens, request.num_prompt_tokens)
+            self.sender.note(PrefillChunk(request_id, now, max(0, end - scheduled[request_id]), end))
+            if request.num_computed_tokens >= request.num_prompt_tokens:
+                finals.append(request_id)
+        self._steps.append((output, finals))
+
+    def _finals_of(self, output: SchedulerOutput) -> list[str]:
+        """Requests whose last prompt token was in this step. Steps are processed in the order they were scheduled."""
+        while self._steps:
+            scheduled, finals = self._steps.popleft()
+            if scheduled is output:
+                return finals
+        return []
+
+    def _limit(self, output: SchedulerOutput) -> str:
+        """What kept the head of the queue from being admitted in this pass."""
+        if len(self.running) + self.num_waiting_for_streaming_input >= self.max_num_running_reqs:
+            return "slots"
+        if output.total_num_scheduled_tokens >= self.max_num_scheduled_tokens:
+            return "budget"
+        return "memory"
+
+    def _let_a_fitting_one_go_first(self) -> None:
+        """Nothing runs, so nothing will make room: a head that does not fit must not stop those that do."""
+        head = self.decisions.head(self.now())
+        if head is not None and not self._fits(head.waiting):
+            self.decisions.room.step_over_head(self._fits)
+
+    def _fits(self, waiting: Waiting) -> bool:
+        request = self.requests[waiting.request]
+        blocks, _, _ = self.kv_cache_manager.get_computed_blocks(request)
+        need = self.kv_cache_manager.coordinator.get_num_blocks_to_allocate(
+            request_id=request.request_id,
+            num_tokens=min(request.num_tokens, self.max_model_len),
+            new_computed_blocks=blocks.blocks,
+            num_encoder_tokens=0,
+            total_computed_tokens=0,
+            num_local_computed_tokens=0,
+            num_tokens_main_model=min(request.num_tokens, self.max_model_len),
+            apply_admission_cap=True,
+        )
+        return bool(need <= self.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def _cached_blocks(self, request: Request) -> int:
+        """How many leading blocks of its chain hold KV now. Prefixes go tail first, so halving finds the end."""
+        pool, hashes, stride = self.kv_cache_manager.block_pool, request.block_hashes, self._group_stride
+        low, high = 0, len(hashes) // stride
+        while low < high:
+            middle = (low + high + 1) // 2
+            if pool.get_cached_block(hashes[middle * stride - 1], [self._group]) is not None:
+                low = middle
+            else:
+                high = middle - 1
+        return low * stride
+
+    def _attention_group(self) -> tuple[int, int]:
+        """The KV cache group that keeps whole prefixes, if there is one, and its block size in hashed blocks."""
+        specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
+        found = next((i for i, spec in enumerate(specs) if isinstance(spec, FullAttentionSpec)), 0)
+        block_tokens = specs[found].block_size if specs else self.hash_block_size
+        return found, max(1, block_tokens // self.hash_block_size)
+
+    def _report(self, now: float) -> None:
+        if now - self._gauges_at >= _GAUGE_SECONDS:
+            self._gauges_at = now
+            self.sender.note(self._gauges(now))
+            self._pass_seconds.clear()
+        self.sender.flush()
+
+    def _gauges(self, now: float) -> Gauges:
+        room, pool = self.decisions.room, self.kv_cache_manager.block_pool
+        oldest = room.oldest()
+        overdue = room.overdue(now)
+        evictions, self._blocks.evictions = dict(self._blocks.evictions), type(self._blocks.evictions)()
+        return Gauges(
+            now,
+            {"hot": len(room) - overdue, "cold": overdue} if self._has_lanes else {"none": len(room)},
+            now - oldest.arrived_at if oldest is not None else 0.0,
+            room.passed_in_a_row(),
+            evictions,
+            list(self._pass_seconds),
+            len(self.running),
+            pool.get_num_free_blocks(),
+            pool.num_gpu_blocks,
+        )
+
+
+class PrismAsyncScheduler(DemandAwareScheduling, AsyncScheduler):
+    """For asynchronous scheduling, vLLM's default where it is possible."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.scheduler_config.async_scheduling:
+            raise IncompatibleEngine(
+                "PrismAsyncScheduler needs asynchronous scheduling, which these arguments turn off: "
+                "use prism.engine.enginecore.scheduler.PrismScheduler."
+            )
+
+
+class PrismScheduler(DemandAwareScheduling, Scheduler):
+    """For synchronous scheduling."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.scheduler_config.async_scheduling:
+            raise IncompatibleEngine(
+                "PrismScheduler is for synchronous scheduling, and these arguments turn asynchronous scheduling on: "
+                "use prism.engine.enginecore.scheduler.PrismAsyncScheduler."
+            )

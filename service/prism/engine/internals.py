@@ -1,0 +1,148 @@
+"""Every name of vLLM that is not public and that PRISM builds on, in one place.
+
+A move to the next vLLM is a change of the lock and of this module: `check_engine` compares what the installed vLLM has
+with what is written here, at start, and names what is missing in one sentence.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from prism.errors import IncompatibleEngine
+
+VLLM_SERIES = "0.28"
+
+ASYNC_SCHEDULER = "prism.engine.enginecore.scheduler.PrismAsyncScheduler"
+SCHEDULER = "prism.engine.enginecore.scheduler.PrismScheduler"
+
+# Module, object in it, names that must exist on it.
+_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler",
+        (
+            "schedule",
+            "update_from_output",
+            "add_request",
+            "reset_prefix_cache",
+            "has_requests",
+            "shutdown",
+            "_enqueue_waiting_request",
+            "_is_blocked_waiting_status",
+            "_free_request",
+            "_free_request_blocks",
+            "_preempt_request",
+        ),
+    ),
+    ("vllm.v1.core.sched.async_scheduler", "AsyncScheduler", ("schedule",)),
+    (
+        "vllm.v1.core.sched.request_queue",
+        "RequestQueue",
+        (
+            "add_request",
+            "pop_request",
+            "peek_request",
+            "prepend_request",
+            "prepend_requests",
+            "remove_request",
+            "remove_requests",
+        ),
+    ),
+    (
+        "vllm.v1.core.kv_cache_utils",
+        "FreeKVCacheBlockQueue",
+        (
+            "popleft",
+            "popleft_n",
+            "remove",
+            "append",
+            "append_n",
+            "prepend_n",
+            "get_all_free_blocks",
+            "iter_blocks_after",
+        ),
+    ),
+    ("vllm.v1.core.kv_cache_utils", "KVCacheBlock", ("block_hash", "block_hash_num_tokens", "is_null")),
+    ("vllm.v1.core.block_pool", "BlockPool", ("get_cached_block", "get_num_free_blocks", "get_new_blocks")),
+    ("vllm.v1.request", "Request", ("update_block_hashes", "num_tokens", "is_finished")),
+)
+
+# Arguments that a call of ours, or a call to ours, is made with.
+_PARAMETERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vllm.v1.core.sched.scheduler", "Scheduler._free_request", ("request", "delay_free_blocks")),
+    ("vllm.v1.core.sched.scheduler", "Scheduler._preempt_request", ("request", "timestamp", "drop_stale_output")),
+    ("vllm.v1.core.sched.scheduler", "Scheduler.schedule", ("throttle_prefills",)),
+    ("vllm.v1.core.sched.scheduler", "Scheduler.reset_prefix_cache", ("reset_running_requests", "reset_connector")),
+    ("vllm.v1.core.block_pool", "BlockPool.get_cached_block", ("block_hash", "kv_cache_group_ids")),
+)
+
+# Attributes that a constructed scheduler must have.
+_SCHEDULER_STATE = (
+    "waiting",
+    "skipped_waiting",
+    "running",
+    "requests",
+    "kv_cache_manager",
+    "policy",
+    "max_num_running_reqs",
+    "max_num_scheduled_tokens",
+    "num_waiting_for_streaming_input",
+    "connector",
+    "hash_block_size",
+)
+
+
+def check_engine() -> None:
+    """Compare the installed vLLM with what PRISM was made for.
+
+    Raises:
+        IncompatibleEngine: another series, or a name is missing.
+    """
+    version = importlib.import_module("vllm").__version__
+    for module, name, attributes in _NAMES:
+        for attribute in attributes:
+            _resolve(version, module, f"{name}.{attribute}")
+    for module, path, parameters in _PARAMETERS:
+        found = inspect.signature(_resolve(version, module, path)).parameters
+        for parameter in parameters:
+            if parameter not in found:
+                raise _mismatch(version, f"{module}.{path} takes no argument {parameter}")
+
+
+def check_scheduler(scheduler: object) -> None:
+    """The same for a scheduler that has just been constructed.
+
+    Raises:
+        IncompatibleEngine: it lacks state that PRISM reads.
+    """
+    for name in _SCHEDULER_STATE:
+        if not hasattr(scheduler, name):
+            raise _mismatch(importlib.import_module("vllm").__version__, f"its scheduler has no {name}")
+
+
+def _resolve(version: str, module: str, path: str) -> Callable[..., Any]:
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = _member(found, part)
+    except (ImportError, AttributeError) as error:
+        raise _mismatch(version, f"{module}.{path} is not there") from error
+    result: Callable[..., Any] = found
+    return result
+
+
+def _member(owner: Any, name: str) -> Any:
+    # Fields of a slotted or plain dataclass are annotations, not attributes, on the class.
+    if name in getattr(owner, "__annotations__", {}) and not hasattr(owner, name):
+        return owner.__annotations__[name]
+    return getattr(owner, name)
+
+
+def _mismatch(version: str, what: str) -> IncompatibleEngine:
+    return IncompatibleEngine(
+        f"This PRISM is made for vLLM {VLLM_SERIES}, the installed one is {version}: {what}. "
+        f"Install vLLM {VLLM_SERIES} or a PRISM made for {version}."
+    )
