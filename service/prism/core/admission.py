@@ -1,8 +1,7 @@
 """QAS, the query-aware scheduler: which waiting request is admitted next.
 
-`WaitingRoom` holds the waiting requests. It serves, in this order: requests that were preempted, last preempted
-first; the most urgent priority; there the cold lane when it is due (see `lanes`); else the hot lane, whose order is a
-policy:
+`WaitingRoom` holds the waiting requests. It serves the most urgent priority; there, in this order: requests that were
+preempted (see `oldest_resumes_first`); the cold lane when it is due (see `lanes`); the hot lane, whose order is a policy:
 
     ByArrival            first come, first served
     ByLongestPrefix      most cached tokens first, first come first served from a number of waiting requests on
@@ -18,6 +17,7 @@ Pure: times are given, cached tokens are asked for through a callable without si
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -46,6 +46,7 @@ class Waiting:
         cached_at_arrival: prompt tokens it would have found cached when it arrived.
         key: what its order sorts it by, where that is a number.
         active: it has been admitted before.
+        excused: it was taken because nothing could make room for the head, which is no overtaking.
     """
 
     request: str
@@ -58,6 +59,7 @@ class Waiting:
     cached_at_arrival: int = 0
     key: float = field(default=0.0, init=False)
     active: bool = field(default=False, init=False)
+    excused: bool = field(default=False, init=False)
 
 
 CachedTokens = Callable[[Waiting], int]
@@ -294,10 +296,11 @@ class ByVirtualDeadline:
 
 
 class Head(NamedTuple):
-    """The request to admit next, and the lane it goes through."""
+    """The request to admit next, the lane it goes through, and whether it stands in for one that can't fit."""
 
     waiting: Waiting
     lane: str
+    excused: bool = False
 
 
 class _Level:
@@ -352,6 +355,9 @@ class WaitingRoom:
         self._levels: SortedDict[int, _Level] = SortedDict()
         self._waiting: dict[str, Waiting] = {}
         self._resumed: dict[int, list[Waiting]] = {}
+        """Preempted requests by priority; the last of a list goes first."""
+        self.oldest_resumes_first = False
+        """Among preempted requests of one priority: the oldest first, and not the one preempted last."""
         self._head: Head | None = None
 
     def __len__(self) -> int:
@@ -376,7 +382,11 @@ class WaitingRoom:
             ValueError: it waits already.
         """
         self._enter(waiting)
-        self._resumed.setdefault(waiting.priority, []).append(waiting)
+        resumed = self._resumed.setdefault(waiting.priority, [])
+        if self.oldest_resumes_first:
+            insort(resumed, waiting, key=lambda one: -one.number)
+        else:
+            resumed.append(waiting)
 
     def remove(self, request: str) -> Waiting | None:
         """It waits no longer, for whatever reason. None if it did not wait."""
@@ -384,6 +394,7 @@ class WaitingRoom:
         if waiting is None:
             return None
         if self._head is not None and self._head.waiting is waiting:
+            waiting.excused = self._head.excused
             self._head = None
         resumed = self._resumed.get(waiting.priority, [])
         if waiting in resumed:
@@ -422,7 +433,7 @@ class WaitingRoom:
         for waiting in islice(self, limit):
             if fits(waiting):
                 lane = HOT if self._level(waiting.priority).order.has_lanes else NO_LANE
-                self._head = Head(waiting, lane)
+                self._head = Head(waiting, lane, excused=True)
                 return True
         return False
 
@@ -434,8 +445,9 @@ class WaitingRoom:
         """
         level = self._level(waiting.priority)
         oldest = min(waiting.number, level.oldest.number) if level.by_number else waiting.number
-        passed = level.lanes.passed_in_a_row if oldest == waiting.number else 0
-        level.lanes.admitted(waiting.number, oldest, lane == COLD, now)
+        passed = level.lanes.passed_in_a_row(waiting.number)
+        if not waiting.excused:
+            level.lanes.admitted(waiting.number, oldest, lane == COLD, now)
         level.lanes.forget_before(oldest)
         return passed
 
@@ -450,7 +462,8 @@ class WaitingRoom:
 
     def passed_in_a_row(self) -> int:
         """Most admissions in a row that have passed the oldest request of a priority, now."""
-        return max((level.lanes.passed_in_a_row for level in self._levels.values() if level.by_number), default=0)
+        levels = (level for level in self._levels.values() if level.by_number)
+        return max((level.lanes.passed_in_a_row(level.oldest.number) for level in levels), default=0)
 
     def overdue(self, now: float) -> int:
         """How many requests are overdue, counted up to 64."""

@@ -10,6 +10,7 @@ time as a number.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ from prism.core.lanes import ColdLane
 from prism.core.order import AsWritten, ByUtility, Document, DocumentOrder, TreeWalk, cached_blocks
 from prism.core.retention import DemandAware
 from prism.core.segments import PromptPlan, Segment, SegmentKind, permute_plan
-from prism.core.tree import AnchorPoint, DemandAwareRadixTree
+from prism.core.tree import Anchor, AnchorPoint, DemandAwareRadixTree
 
 Hashes = Sequence[bytes]
 
@@ -59,13 +60,15 @@ class Prompt:
         self.order: tuple[int, ...] = ()
         self.passes = passes
         self.documents: tuple[Document, ...] = ()
-        self.fixed: tuple[bytes, ...] = ()
+        self.fixed: tuple[bytes, ...] | None = ()
         self.fixed_tokens = waiting.prompt_tokens
         if plan.can_reorder:
             first = plan.movable_segments[0]
             moved = [plan.segments[index] for index in plan.movable_segments]
             self.documents = tuple(Document(segment.identity, segment.group) for segment in moved)
-            self.fixed = tuple(segment.identity for segment in _shared(plan.segments[:first]))
+            # Behind a private segment the tree leads nobody on.
+            known = len(_shared(plan.segments)) >= first
+            self.fixed = tuple(segment.identity for segment in plan.segments[:first]) if known else None
             self.fixed_tokens = plan.movable[0][0]
 
     @property
@@ -219,7 +222,7 @@ class Decisions:
         first = not prompt.waiting.active
         self.ledger.admit(request)
         self.tree.unexpect(request)
-        self._use(prompt)
+        self._use(prompt, again=not first)
         if not first:
             return None
         waiting = prompt.waiting
@@ -264,11 +267,12 @@ class Decisions:
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
-    def _use(self, prompt: Prompt) -> None:
-        full = prompt.waiting.prompt_tokens // self.block_tokens
-        points = self._points(prompt.plan)
+    def _use(self, prompt: Prompt, again: bool) -> None:
+        # An engine that caches no prefixes hashes none of the prompt's blocks.
+        full = min(prompt.waiting.prompt_tokens // self.block_tokens, len(prompt.hashes))
+        points = [point for point in self._points(prompt.plan) if point.blocks <= full]
         tail = points[-1].blocks if points else 0
-        self.tree.use(prompt.plan.namespace, prompt.hashes[:full], points, prompt.plain, tail)
+        self.tree.use(prompt.plan.namespace, prompt.hashes[:full], points, prompt.plain, tail, again)
 
     def _points(self, plan: PromptPlan) -> list[AnchorPoint]:
         # Runs lose their mark when they are permuted, so documents count as movable by what the caller declared.
@@ -284,15 +288,18 @@ class Decisions:
         prompt = self._prompts[waiting.request]
         if not prompt.plan.can_reorder:
             return self.tree.match(prompt.hashes) * self.block_tokens
-        head = self.tree.head(prompt.plan.namespace, prompt.fixed)
+        head = self._head(prompt)
         if head is None:
             fixed = prompt.hashes[: prompt.fixed_tokens // self.block_tokens]
             return self.tree.match(fixed) * self.block_tokens
         return cached_blocks(head, prompt.documents, self._arrange(prompt)) * self.block_tokens
 
+    def _head(self, prompt: Prompt) -> Anchor | None:
+        """Where the tree stands before the documents of a prompt, if it knows a way there."""
+        return self.tree.head(prompt.plan.namespace, prompt.fixed) if prompt.fixed is not None else None
+
     def _arrange(self, prompt: Prompt) -> list[int]:
-        head = self.tree.head(prompt.plan.namespace, prompt.fixed)
-        return self._documents.arrange(head, prompt.documents, self.ledger)
+        return self._documents.arrange(self._head(prompt), prompt.documents, self.ledger)
 
     def _signature(self, prompt: Prompt) -> tuple[bytes, ...]:
         """The leading high-priority segments in the paper's order: what its buckets are made by."""
@@ -357,7 +364,10 @@ def _admission(prompt: Prompt, cached_tokens: int, passed: int, was_passed: bool
             hit += segment.end <= cached_tokens
     if left:
         tokens["plain"], cached["plain"] = left, left_cached
-    signature = prompt.waiting.signature
-    bucket = bytes(a ^ b for a, b in zip(signature[0], signature[-1], strict=True)) if len(signature) > 1 else None
-    digest = (bucket or (signature[0] if signature else b""))[:4].hex()
-    return Admission(prompt.lane, digest, passed, was_passed, hit, reusable, cached, tokens)
+    bucket = _digest(prompt.waiting.signature)
+    return Admission(prompt.lane, bucket, passed, was_passed, hit, reusable, cached, tokens)
+
+
+def _digest(signature: tuple[bytes, ...]) -> str:
+    """Short, and another one for another signature, for the same segments in another order too."""
+    return hashlib.blake2b(b"".join(signature), digest_size=4).hexdigest() if signature else ""

@@ -44,11 +44,15 @@ class LaneLedger:
 
     def __init__(self, lane: ColdLane) -> None:
         self.lane = lane
-        self.passed_in_a_row = 0
-        """Admissions since the oldest request was last admitted, all of which passed it."""
+        self._passed: int | None = None
+        self._times = 0
         self._credit = 0
         self._passed_by: list[int] = []
         self._passed_at: list[float] = []
+
+    def passed_in_a_row(self, oldest: int) -> int:
+        """Admissions in a row that have passed this request while it was the oldest."""
+        return self._times if self._passed == oldest else 0
 
     def is_due(self) -> bool:
         """The next admission belongs to the oldest request by quota."""
@@ -70,11 +74,12 @@ class LaneLedger:
     def admitted(self, number: int, oldest: int, by_lane: bool, now: float) -> None:
         """A request was admitted while `oldest` was the oldest one waiting (itself, perhaps)."""
         if number == oldest:
-            self.passed_in_a_row = 0
             if by_lane:
                 self._credit = max(0, self._credit + self._share - _PARTS)
             return
-        self.passed_in_a_row += 1
+        # Counted for one request: where the oldest gave up, the next one has not been passed by what passed it.
+        self._times = self.passed_in_a_row(oldest) + 1
+        self._passed = oldest
         self._credit = min(self._credit + self._share, _PARTS)
         if not self._passed_by or number > self._passed_by[-1]:
             self._passed_by.append(number)

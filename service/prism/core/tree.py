@@ -159,6 +159,15 @@ class Anchor:
         """Full blocks that the cache holds, or is about to hold, up to here."""
         return self.node.end if self.node is not None else 0
 
+    def stands(self) -> bool:
+        """Whether it can still be reached from the head of its namespace."""
+        anchor = self
+        while anchor.parent is not None:
+            if anchor.parent.children.get(anchor.identity) is not anchor:
+                return False
+            anchor = anchor.parent
+        return True
+
     def groups(self) -> Iterator[bytes]:
         """The demand groups of the segments up to here, last first."""
         anchor: Anchor | None = self
@@ -253,6 +262,7 @@ class DemandAwareRadixTree:
         bit = 1 << slot
         for above in node.path():
             above.queued |= bit
+            self._reconsider(above)
         self._expected[request] = (node, slot)
 
     def unexpect(self, request: str) -> None:
@@ -266,7 +276,13 @@ class DemandAwareRadixTree:
             self._reconsider(above)
 
     def use(
-        self, namespace: str, hashes: Sequence[Hash], points: Sequence[AnchorPoint], plain: bool, tail_blocks: int
+        self,
+        namespace: str,
+        hashes: Sequence[Hash],
+        points: Sequence[AnchorPoint],
+        plain: bool,
+        tail_blocks: int,
+        again: bool = False,
     ) -> Node:
         """A request with this prompt is admitted: its prefixes are, or will be, in the cache.
 
@@ -276,6 +292,7 @@ class DemandAwareRadixTree:
             points: ends of its reusable segments, ascending by `blocks`.
             plain: it has no segments; its tail then keeps ordinary standing instead of that of a private suffix.
             tail_blocks: full blocks up to the end of the last reusable segment; what is behind is its own.
+            again: it was admitted before, and what it finds cached is its own: no sign that prompts are continued.
 
         Returns:
             The node of its last full block (the root if it has none).
@@ -284,7 +301,8 @@ class DemandAwareRadixTree:
         matched = self.match(hashes)
         continuation = self._continuation(namespace, points)
         leaf = self._insert(hashes, matched)
-        continuation.saw(self._continues(leaf, matched))
+        if not again:
+            continuation.saw(self._continues(leaf, matched))
         for point in points:
             self._split_at(point.blocks, hashes)
         self._mark(leaf, self._anchor(namespace, hashes, points), plain, continuation)
@@ -464,10 +482,12 @@ class DemandAwareRadixTree:
     def _forget(self, hashes: Sequence[Hash], keep: int, matched: int) -> None:
         """Blocks `keep` to `matched` of a chain hold nothing; forget those that no free block backs."""
         node = self._index[hashes[matched - 1]]
-        while node.end > keep and not node.children and not node.free:
+        # A node that goes on behind `matched` is another prompt's, too.
+        while keep < node.end <= matched and not node.children:
             parent = node.parent
             assert parent is not None
-            cut = max(keep - node.start, 0)
+            backed = node.free[-1][0] + 1 if node.free else node.start
+            cut = max(keep, backed) - node.start
             for block_hash in node.run[cut:]:
                 self._unindex(block_hash, node)
             del node.run[cut:]
@@ -509,7 +529,8 @@ class DemandAwareRadixTree:
         self, namespace: str, hashes: Sequence[Hash], points: Sequence[AnchorPoint]
     ) -> list[tuple[int, Anchor]]:
         """The anchors of a prompt, made where they are missing: (blocks, anchor), ascending."""
-        if not points:
+        if not points or not points[-1].blocks:
+            # Anchors go with the blocks they end at: without any, nothing would ever take them away.
             return []
         anchor = self._heads.get(namespace)
         if anchor is None:
@@ -525,11 +546,10 @@ class DemandAwareRadixTree:
         if found is not None and found.node is node:
             found.movable = found.movable or point.movable
             return found
-        if found is not None:
-            self._remove_anchor(found)
+        # One that ends elsewhere, after other tokens between the segments, gives its place up.
         made = parent.children[point.identity] = Anchor(parent, point, node)
         if node is not None:
-            node.anchors.append(made)
+            node.anchors = [*(anchor for anchor in node.anchors if anchor.stands()), made]
         return made
 
     def _remove_anchor(self, anchor: Anchor) -> None:
@@ -543,9 +563,7 @@ class DemandAwareRadixTree:
             else:
                 self._heads = {name: head for name, head in self._heads.items() if head is not parent}
 
-    def _mark(
-        self, leaf: Node, anchors: list[tuple[int, Anchor]], plain: bool, continuation: Continuation
-    ) -> None:
+    def _mark(self, leaf: Node, anchors: list[tuple[int, Anchor]], plain: bool, continuation: Continuation) -> None:
         place = self.uses % len(self._ring)
         self._expire(place)
         self._ring[place] = leaf
@@ -605,6 +623,8 @@ class DemandAwareRadixTree:
         node.ticket = self._tickets
         self._candidates[node] = None
         heapq.heappush(self._heap, (self.retention.key(node, self), node.ticket, node))
+        if len(self._heap) > 4 * len(self._candidates) + 256:
+            self._rebuild_heap()
 
     def _reconsider(self, node: Node) -> None:
         """Its demand changed; a candidate is weighed again."""
@@ -612,20 +632,23 @@ class DemandAwareRadixTree:
             self._push(node)
 
     def _least(self) -> tuple[Node, EvictionKey]:
-        checks = 0
-        while True:
+        """The candidate worth least. Where many have become worth more since they were weighed, the least of some:
+        the bound keeps a pass short."""
+        risen: list[tuple[EvictionKey, int, Node]] = []
+        while len(risen) < self._RECHECKS:
             key, ticket, node = self._heap[0]
             if node.ticket != ticket:
                 heapq.heappop(self._heap)
                 continue
             now = self.retention.key(node, self)
-            if now <= key or checks >= self._RECHECKS:
+            if now <= key:
                 return node, now
-            # It has become worth more since it was weighed. The bound keeps a pass short when all have.
-            checks += 1
             self._tickets += 1
             node.ticket = self._tickets
             heapq.heapreplace(self._heap, (now, node.ticket, node))
+            risen.append((now, node.ticket, node))
+        now, _, node = min(risen)
+        return node, now
 
     def _turn_hand(self) -> None:
         """Weigh a few candidates again in turn, so that worth that faded with time is noticed."""
@@ -633,8 +656,6 @@ class DemandAwareRadixTree:
             node = next(iter(self._candidates))
             self._candidates.move_to_end(node)
             self._push(node)
-        if len(self._heap) > 4 * len(self._candidates) + 256:
-            self._rebuild_heap()
 
     def _rebuild_heap(self) -> None:
         self._heap = []

@@ -95,17 +95,61 @@ _SCHEDULER_STATE = (
 )
 
 
+# What the serving process builds on: `check_frontend` looks at these, EngineCore never imports them.
+_FRONTEND_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "vllm.v1.engine.async_llm",
+        "AsyncLLM",
+        ("add_request", "_add_request", "generate", "errored", "reset_prefix_cache"),
+    ),
+    ("vllm.v1.engine.output_processor", "OutputProcessor", ("process_outputs",)),
+    (
+        "vllm.v1.engine",
+        "EngineCoreRequest",
+        ("request_id", "prompt_token_ids", "sampling_params", "lora_request", "cache_salt"),
+    ),
+    ("vllm.v1.engine", "EngineCoreOutput", ("request_id", "new_token_ids")),
+    ("vllm.sampling_params", "SamplingParams", ("extra_args",)),
+    ("vllm.config.scheduler", "SchedulerConfig", ("scheduler_cls", "async_scheduling")),
+)
+
+_FRONTEND_PARAMETERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vllm.v1.engine.async_llm", "AsyncLLM._add_request", ("request", "prompt", "parent_req", "index", "queue")),
+    ("vllm.v1.engine.output_processor", "OutputProcessor.__init__", ("tokenizer", "log_stats", "stream_interval")),
+    ("vllm.v1.engine.output_processor", "OutputProcessor.process_outputs", ("engine_core_outputs",)),
+    ("vllm.entrypoints.openai.api_server", "build_app", ("args", "supported_tasks", "model_config")),
+    ("vllm.entrypoints.openai.api_server", "init_app_state", ("engine_client", "state", "args", "supported_tasks")),
+    ("vllm.entrypoints.openai.api_server", "validate_api_server_args", ("args",)),
+    ("vllm.inputs.engine", "tokens_input", ("prompt_token_ids",)),
+)
+
+
+def check_frontend() -> None:
+    """What `check_engine` does, for the serving process.
+
+    Raises:
+        IncompatibleEngine: another series, or a name is missing.
+    """
+    _check(_FRONTEND_NAMES, _FRONTEND_PARAMETERS)
+
+
 def check_engine() -> None:
     """Compare the installed vLLM with what PRISM was made for.
 
     Raises:
         IncompatibleEngine: another series, or a name is missing.
     """
+    _check(_NAMES, _PARAMETERS)
+
+
+def _check(
+    names: tuple[tuple[str, str, tuple[str, ...]], ...], calls: tuple[tuple[str, str, tuple[str, ...]], ...]
+) -> None:
     version = importlib.import_module("vllm").__version__
-    for module, name, attributes in _NAMES:
+    for module, name, attributes in names:
         for attribute in attributes:
             _resolve(version, module, f"{name}.{attribute}")
-    for module, path, parameters in _PARAMETERS:
+    for module, path, parameters in calls:
         found = inspect.signature(_resolve(version, module, path)).parameters
         for parameter in parameters:
             if parameter not in found:

@@ -299,9 +299,7 @@ def _scheduler_config(limits: EngineLimits) -> SchedulerConfig:
 
 
 def _kv_cache_config(limits: EngineLimits) -> KVCacheConfig:
-    attention = FullAttentionSpec(
-        block_size=limits.block_tokens, num_kv_heads=1, head_size=64, dtype=torch.float32
-    )
+    attention = FullAttentionSpec(block_size=limits.block_tokens, num_kv_heads=1, head_size=64, dtype=torch.float32)
     return KVCacheConfig(
         num_blocks=limits.kv_blocks,
         kv_cache_tensors=[],

@@ -92,6 +92,8 @@ class DemandAwareScheduling(_Base):
 
     def _start_decisions(self) -> None:
         self.decisions = Decisions(self.hash_block_size, PrismSpec(), self.pace.seconds_per_token)
+        # As stock vLLM's two queues do: one is a deque, the other a heap by priority and arrival.
+        self.decisions.room.oldest_resumes_first = self.policy is SchedulingPolicy.PRIORITY
         self.waiting: RequestQueue = PrismRequestQueue(self, self.requests.__getitem__)
         self.skipped_waiting: RequestQueue = create_request_queue(self.policy)
         pool = self.kv_cache_manager.block_pool

@@ -6,6 +6,7 @@ Apart from `harness`, so that workloads and cost models need no vLLM.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from prism.core.segments import PromptPlan
 
@@ -32,7 +33,7 @@ class EngineLimits:
     model_tokens: int = 32768
     vocabulary: int = 151_936
     asynchronous: bool = True
-    policy: str = "fcfs"
+    policy: Literal["fcfs", "priority"] = "fcfs"
 
 
 @dataclass(frozen=True, slots=True)

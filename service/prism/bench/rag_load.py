@@ -1,0 +1,75 @@
+"""A skewed open-loop load of real questions: some articles are asked about much more than others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from prism.bench.passages import Question
+
+SYSTEM_PROMPT = "You answer questions from the passages that you are given. Answer with a few words."
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A question that is asked `at` seconds after the load began, whatever became of those before it."""
+
+    at: float
+    question: Question
+
+
+def draw_load(
+    questions: Sequence[Question], rate: float, seconds: float, *, skew: float = 1.0, seed: int = 0
+) -> list[Arrival]:
+    """Poisson arrivals; each question at most once.
+
+    Popularity is over articles (`1 / rank ** skew`, the article with the most questions first), never over whole
+    questions: exact repeats would be cached in any order of passages.
+
+    Args:
+        questions: to draw from; the load ends early when they run out.
+        rate: requests per second.
+        seconds: how long requests arrive.
+        skew: exponent of the Zipf law.
+        seed: equal seeds give equal loads.
+    """
+    random = np.random.default_rng(seed)
+    order = _by_popularity(questions, skew, random)
+    moments = np.cumsum(random.exponential(1 / rate, len(order)))
+    return [Arrival(float(at), question) for at, question in zip(moments, order, strict=True) if at < seconds]
+
+
+def _by_popularity(questions: Sequence[Question], skew: float, random: np.random.Generator) -> list[Question]:
+    """All questions in the order in which they are asked."""
+    articles: dict[str, list[Question]] = defaultdict(list)
+    for index in random.permutation(len(questions)):
+        articles[questions[index].article].append(questions[index])
+    left = sorted(articles.values(), key=len, reverse=True)
+    weights = np.arange(1, len(left) + 1, dtype=float) ** -skew
+    order = []
+    for _ in questions:
+        chosen = int(random.choice(len(left), p=weights / weights.sum()))
+        order.append(left[chosen].pop())
+        if not left[chosen]:
+            weights[chosen] = 0.0
+    return order
+
+
+def chat_request(question: Question, model: str, max_tokens: int) -> dict[str, object]:
+    """The body of a chat request: passages as text parts that may change places, the question as the last part."""
+    parts = [*map(str, question.retrieved), f"Question: {question.text}"]
+    return {
+        "model": model,
+        "messages": [
+            {"role": "system", "content": SYSTEM_PROMPT},
+            {"role": "user", "content": [{"type": "text", "text": part} for part in parts]},
+        ],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "prism": {"reorder": True},
+    }

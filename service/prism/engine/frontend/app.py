@@ -1,0 +1,284 @@
+"""vLLM's engine and vLLM's own HTTP application, built with PRISM's scheduler, renderer and entry."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from starlette.datastructures import Headers, State
+from starlette.types import ASGIApp
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.openai.api_server import build_app, init_app_state, validate_api_server_args
+from vllm.inputs.engine import tokens_input
+from vllm.reasoning import ReasoningParserManager
+from vllm.sampling_params import SamplingParams
+from vllm.tool_parsers import ToolParserManager
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.executor import Executor
+
+from prism.engine.frontend.arguments import PrismArguments
+from prism.engine.frontend.async_llm import PrismAsyncLLM
+from prism.engine.frontend.desk import LiveRequest, RequestDesk
+from prism.engine.frontend.entry import Entry
+from prism.engine.frontend.facts import FactDispatch, FactReceiver, facts_address
+from prism.engine.frontend.health import DeathNotice, EngineHealth
+from prism.engine.frontend.renderer import PrismRenderer
+from prism.engine.frontend.settings import EngineSettings
+from prism.engine.internals import ASYNC_SCHEDULER, SCHEDULER, check_frontend
+from prism.engine.wire import CONFIG_KEY, EngineCoreOptions
+from prism.errors import DeploymentError, RequestRefused
+from prism.telemetry.provider import Telemetry
+from prism.telemetry.spans import RequestTrace
+
+_logger = logging.getLogger(__name__)
+
+_DEATH_CHECK_SECONDS = 0.5
+
+
+def engine_config(args: Namespace, own: PrismArguments, address: str) -> VllmConfig:
+    """vLLM's configuration for these arguments, with PRISM's scheduler in it.
+
+    vLLM decides first whether it would schedule asynchronously; then the class on that base is named, so that PRISM
+    is never slower for the wrong base.
+
+    Args:
+        address: where EngineCore sends its facts.
+    """
+    engine_args = AsyncEngineArgs.from_cli_args(args)
+    config: VllmConfig = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    scheduler = config.scheduler_config
+    fitting = ASYNC_SCHEDULER if scheduler.async_scheduling else SCHEDULER
+    if scheduler.scheduler_cls not in (None, fitting):
+        raise DeploymentError(f"--scheduler-cls: with these arguments vLLM needs {fitting}; leave the flag out.")
+    scheduler.scheduler_cls = fitting
+    # Without settings to watch the pod's name stays out: it would be part of the key of vLLM's compile cache.
+    pod_name = own.pod_name if own.config_path else None
+    options = EngineCoreOptions(facts_address=address, config_path=own.config_path, pod_name=pod_name)
+    additional = config.additional_config
+    if not isinstance(additional, dict):
+        raise DeploymentError("--additional-config must be a JSON object.")
+    config.additional_config = {**additional, CONFIG_KEY: msgspec.to_builtins(options)}
+    return config
+
+
+class Frontend:
+    """The serving process: everything between KServe's server and EngineCore.
+
+    `asgi` answers from the start, with 503 until a first token was produced.
+
+    Args:
+        args: vLLM's namespace (`parse_arguments`).
+        own: PRISM's own arguments.
+        telemetry: where traces go.
+        prefix: path below which the routes stand too.
+    """
+
+    def __init__(self, args: Namespace, own: PrismArguments, telemetry: Telemetry, prefix: str = "/openai") -> None:
+        self.health = EngineHealth()
+        self.settings = EngineSettings()
+        self.telemetry = telemetry
+        self.desk = RequestDesk(self._request_ended)
+        self.dispatch = FactDispatch(self.desk, self.settings, self.health, on_settings=self._settings_changed)
+        self.engine: PrismAsyncLLM | None = None
+        self._args = args
+        self._own = own
+        self._receiver = FactReceiver(facts_address(args.port), self.dispatch, self.desk)
+        self._traces: dict[LiveRequest, RequestTrace] = {}
+        self._app: FastAPI | None = None
+        self._running = AsyncExitStack()
+        self._watch: asyncio.Task[None] | None = None
+        self.asgi: ASGIApp = Entry(self._vllm_app, self.desk, self.health, self._request_arrived, prefix)
+
+    @property
+    def served_models(self) -> list[str]:
+        """Names of the base model; adapters that are loaded later come on top."""
+        names = self._args.served_model_name or [self._args.model]
+        return [names] if isinstance(names, str) else list(names)
+
+    @property
+    def started(self) -> bool:
+        """Whether `start` is done."""
+        return self._app is not None
+
+    async def start(self) -> None:
+        """Start the engine and build vLLM's application; returns when a first token was produced.
+
+        Raises:
+            DeploymentError: the engine does not start.
+        """
+        began = time.monotonic()
+        check_frontend()
+        _load_parsers(self._args)
+        self._receiver.start()
+        self._running.push_async_callback(self._receiver.close)
+        engine = self.engine = await _in_thread(self._make_engine)
+        self._running.callback(self._stop_engine)
+        app = await self._build_app(engine)
+        await self._running.enter_async_context(app.router.lifespan_context(app))
+        built = time.monotonic()
+        await self._first_token(engine)
+        _logger.info(
+            "Ready: the engine started in %.1f s, its first token took %.1f s.", built - began, time.monotonic() - built
+        )
+        self._app = app
+        self.health.first_token_produced()
+        self.health.watch(lambda: engine.errored)
+        self._watch = asyncio.create_task(self._watch_engine(engine))
+
+    async def close(self) -> None:
+        """Stop the engine, flush the traces."""
+        self.health.stopping()
+        if self._watch is not None:
+            self._watch.cancel()
+        self.desk.close_all()
+        self._end_half_started()
+        await self._running.aclose()
+        await asyncio.to_thread(self.telemetry.shutdown)
+
+    async def models(self) -> list[dict[str, Any]]:
+        """The models served now, adapters included, as OpenAI's model objects."""
+        if self._app is None:
+            return []
+        listed = await self._app.state.openai_serving_models.show_available_models()
+        return [model.model_dump(mode="json") for model in listed.data]
+
+    async def reset_prefix_cache(self) -> bool:
+        """Empty the prefix cache; False if blocks are in use, or there is no engine yet."""
+        return self.engine is not None and await self.engine.reset_prefix_cache()
+
+    async def create(self, handler: str, method: str, request: Any, raw_request: Any) -> Any:
+        """Call one of vLLM's handlers in this process, by its name in the application's state.
+
+        Raises:
+            RequestRefused: the model is still loading.
+        """
+        if self._app is None:
+            raise RequestRefused("The model is still loading; try again.", status=503)
+        return await getattr(getattr(self._app.state, handler), method)(request, raw_request)
+
+    def _make_engine(self) -> PrismAsyncLLM:
+        config = engine_config(self._args, self._own, self._receiver.address)
+        return PrismAsyncLLM(
+            config,
+            Executor.get_class(config),
+            log_stats=not self._args.disable_log_stats,
+            usage_context=UsageContext.OPENAI_API_SERVER,
+            log_requests=self._args.enable_log_requests,
+            aggregate_engine_logging=self._args.aggregate_engine_logging,
+            desk=self.desk,
+        )
+
+    def _stop_engine(self) -> None:
+        if self.engine is not None:
+            self.engine.shutdown(timeout=self.engine.vllm_config.shutdown_timeout)
+
+    def _end_half_started(self) -> None:
+        """An engine that is told to stop while it loads: its process would else be waited for at exit."""
+        if self.engine is None:
+            for child in multiprocessing.active_children():
+                child.terminate()
+
+    async def _build_app(self, engine: PrismAsyncLLM) -> FastAPI:
+        await engine.reset_mm_cache()
+        tasks = await engine.get_supported_tasks()
+        app = build_app(self._args, tasks, engine.model_config)
+        await init_app_state(engine, app.state, self._args, tasks)
+        app.state.server = DeathNotice(self.health)
+        renderer = PrismRenderer.from_stock(app.state.online_renderer, self.settings.rendering)
+        await asyncio.to_thread(renderer.prepare)
+        install_renderer(app.state, renderer)
+        return app
+
+    async def _first_token(self, engine: PrismAsyncLLM) -> None:
+        """Have one token generated: the first one compiles and warms up, and ready must mean answering."""
+        if "generate" not in await engine.get_supported_tasks():
+            return
+        # Several tokens and random sampling: what most requests do is what must be warm.
+        params = SamplingParams(max_tokens=2, temperature=1.0, top_p=0.9, top_k=8, ignore_eos=True, detokenize=False)
+        async for _ in engine.generate(tokens_input([1] * 8), params, "prism-first-token"):
+            pass
+
+    async def _watch_engine(self, engine: PrismAsyncLLM) -> None:
+        """Requests under way when the engine dies get no more facts; their traces say so."""
+        while not engine.errored:  # noqa: ASYNC110 - vLLM has no event for it
+            await asyncio.sleep(_DEATH_CHECK_SECONDS)
+        self.desk.facts_lost()
+
+    async def _vllm_app(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._app is None:
+            raise RuntimeError("vLLM's application is not built yet")
+        await self._app(scope, receive, send)
+
+    # Traces
+
+    def _request_arrived(self, live: LiveRequest, headers: Headers) -> None:
+        self._traces[live] = self.telemetry.tracer.begin(
+            live.timeline, traceparent=headers.get("traceparent"), tracestate=headers.get("tracestate")
+        )
+
+    def _request_ended(self, live: LiveRequest) -> None:
+        trace = self._traces.pop(live, None)
+        if trace is not None:
+            trace.finish(live.timeline)
+
+    def _settings_changed(self) -> None:
+        self.telemetry.set_sampling_ratio(self.settings.in_force.spec.tracing.sampling_ratio)
+
+
+def install_renderer(state: State, renderer: PrismRenderer) -> None:
+    """Put PRISM's renderer where vLLM's handlers hold the stock one."""
+    stock = state.online_renderer
+    for holder in list(state._state.values()):
+        if getattr(holder, "online_renderer", None) is stock:
+            holder.online_renderer = renderer
+    state.online_renderer = renderer
+
+
+def _load_parsers(args: Namespace) -> None:
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+    try:
+        validate_api_server_args(args)  # type: ignore[no-untyped-call]
+    except KeyError as error:
+        raise DeploymentError(str(error.args[0])) from error
+
+
+async def _in_thread(work: Callable[[], PrismAsyncLLM]) -> PrismAsyncLLM:
+    """Run slow start-up work beside the event loop, so that probes and signals are answered meanwhile.
+
+    The thread is a daemon: when the process is told to stop, it does not wait for a model to load.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[PrismAsyncLLM] = loop.create_future()
+
+    def settle(result: PrismAsyncLLM | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        elif result is not None:
+            done.set_result(result)
+
+    def run() -> None:
+        try:
+            outcome: tuple[PrismAsyncLLM | None, BaseException | None] = (work(), None)
+        except BaseException as error:  # noqa: BLE001 - handed to the event loop, whatever it is
+            outcome = (None, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, name="prism-engine-start", daemon=True).start()
+    return await done

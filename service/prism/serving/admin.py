@@ -1,0 +1,58 @@
+"""The admin port: what an operator may ask a pod, on a port of its own that no Service exposes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from prism.engine.frontend.app import Frontend
+from prism.serving.shown import shown_request
+
+MAX_SHOWN = 512
+
+
+class AdminServer(uvicorn.Server):
+    """Leaves the process's signal handlers to the serving port."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def admin_app(frontend: Frontend) -> Starlette:
+    """The admin interface of one serving process."""
+
+    async def settings(_: Request) -> JSONResponse:
+        return JSONResponse(frontend.settings.as_json())
+
+    async def requests(request: Request) -> JSONResponse:
+        last = request.query_params.get("last", "20")
+        if not last.isdigit():
+            return JSONResponse({"error": {"message": "last must be a number of requests."}}, status_code=400)
+        finished = frontend.telemetry.ring.last(min(int(last), MAX_SHOWN))
+        return JSONResponse({"requests": [shown_request(one) for one in finished]})
+
+    async def reset_prefix_cache(_: Request) -> JSONResponse:
+        done = await frontend.reset_prefix_cache()
+        return JSONResponse({"reset": done}, status_code=200 if done else 409)
+
+    return Starlette(
+        routes=[
+            Route("/prism/v1/settings", settings, methods=["GET"]),
+            Route("/prism/v1/requests", requests, methods=["GET"]),
+            Route("/prism/v1/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
+        ]
+    )
+
+
+def admin_server(frontend: Frontend, host: str, port: int) -> AdminServer:
+    """A server for the admin interface, to be run in the serving process's event loop."""
+    options: dict[str, Any] = {"host": host, "port": port, "log_config": None, "access_log": False, "lifespan": "off"}
+    return AdminServer(uvicorn.Config(admin_app(frontend), **options))

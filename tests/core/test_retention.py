@@ -1,0 +1,319 @@
+"""Which cached block goes first: classes, worth inside them, and how worth fades."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from prism.core.demand import Weights
+from prism.core.retention import DemandAware
+from prism.core.segments import SegmentKind
+from prism.core.tree import DemandAwareRadixTree, EvictionKey, Node
+
+if TYPE_CHECKING:
+    from tests.core.conftest import Cache, Part
+
+
+def all_questions_are_cold(cache: Cache) -> None:
+    retention = DemandAware(Weights())
+    retention.cold_below = 2.0
+    cache.tree.retain_by(retention)
+
+
+# --- classes ----------------------------------------------------------------------------------------------------
+
+
+def test_cold_questions_go_then_what_nobody_waits_for_then_the_rest(
+    cache: Cache, system: Part, document: type[Part]
+) -> None:
+    all_questions_are_cold(cache)
+    cache.serve(system, document("aa"), "p")
+    cache.serve(system, document("bb"), "q")
+    cache.wait("r", system, document("aa"))
+    assert cache.give_up_by_class(8) == [
+        ("ssaap", "private"),
+        ("ssbbq", "private"),
+        ("ssbb", "unprotected"),
+        ("ssb", "unprotected"),
+        ("ssaa", "protected"),
+        ("ssa", "protected"),
+        ("ss", "protected"),
+        ("s", "protected"),
+    ]
+
+
+def test_questions_stay_where_sessions_continue(cache: Cache, system: Part) -> None:
+    for turns in range(1, 30):
+        cache.serve(system, "h" * turns)
+    cache.serve(system, "x")
+    assert {eviction_class for _, eviction_class in cache.give_up_by_class(20)} == {"unprotected"}
+
+
+def test_questions_go_first_where_nobody_continues(cache: Cache, system: Part, document: type[Part]) -> None:
+    for number in range(100):
+        cache.serve(system, document(chr(200 + number % 3)), chr(300 + number))
+    order = cache.everything_in_order()
+    assert [prefix[3:] for prefix in order[:100]] == [chr(300 + number) for number in range(100)], "oldest first"
+    assert {eviction_class for _, eviction_class in cache.give_up_by_class(100)} == {"private"}
+
+
+def test_a_question_somebody_waits_for_is_protected_like_all_else(cache: Cache, system: Part) -> None:
+    all_questions_are_cold(cache)
+    cache.serve(system, "p")
+    cache.serve(system, "q")
+    cache.wait("retry", system, "p")
+    assert cache.give_up_by_class(2) == [("ssq", "private"), ("ssp", "protected")]
+
+
+# A7
+@pytest.mark.parametrize("plain", [True, False])
+def test_what_the_next_waiting_request_needs_stays(cache: Cache, document: type[Part], plain: bool) -> None:
+    needed, other = ("p", "q") if plain else (document("p"), document("q"))
+    cache.serve(needed)
+    cache.serve(other)
+    cache.wait("next", needed)
+    assert cache.give_up(1) == ["q"]
+    assert cache.hits("p") == 1
+
+
+# A7
+def test_where_all_is_needed_the_least_recent_goes(cache: Cache) -> None:
+    for letter in "pq":
+        cache.serve(letter)
+        cache.wait(letter, letter)
+    assert cache.give_up_by_class(2) == [("p", "protected"), ("q", "protected")]
+
+
+def test_protection_reaches_as_many_nodes_as_are_wanted(cache: Cache) -> None:
+    for number in range(60):
+        cache.serve(chr(200 + number))
+    for number in range(50):
+        cache.wait(str(number), chr(200 + number))
+    assert sorted(cache.give_up(10)) == [chr(250 + number) for number in range(10)]
+
+
+def test_protected_documents_go_by_how_many_wait(cache: Cache, document: type[Part]) -> None:
+    for letter, waiting in (("a", 3), ("b", 1), ("c", 2)):
+        one = document(letter, movable=True)
+        cache.serve(one)
+        for number in range(waiting):
+            cache.wait(f"{letter}{number}", one)
+    assert cache.give_up(3) == ["b", "c", "a"]
+
+
+# --- decay ------------------------------------------------------------------------------------------------------
+
+
+def test_protection_ends_with_the_wait(cache: Cache) -> None:
+    cache.serve("p")
+    cache.serve("q")
+    cache.wait("r", "p")
+    cache.leave("r")
+    assert cache.give_up_by_class(1) == [("p", "unprotected")]
+
+
+def test_protection_ends_with_the_admission(cache: Cache) -> None:
+    for letter in "pq":
+        cache.serve(letter)
+    cache.wait("r", "p")
+    cache.admit("r")
+    assert cache.give_up_by_class(1) == [("p", "unprotected")]
+
+
+def test_faded_demand_for_movable_documents_is_noticed_after_a_turn_of_the_hand(
+    cache: Cache, document: type[Part]
+) -> None:
+    documents = [document(chr(200 + number), movable=True) for number in range(24)]
+    for one in documents:
+        cache.serve(one)
+        cache.wait(one.text, one)
+    assert cache.give_up_by_class(0) == []
+    cache.tree.retain_by(DemandAware(Weights()))
+    for one in documents[12:]:
+        cache.leave(one.text)
+    for _ in range(math.ceil(24 / cache.tree._HAND)):
+        cache.tree.take(0)
+    assert cache.give_up(12) == [one.text for one in documents[12:]]
+
+
+def test_old_use_fades_until_new_use_outweighs_it(make_cache: type[Cache]) -> None:
+    cache = make_cache(window=16)
+    for _ in range(8):
+        cache.serve("old")
+    cache.serve("x")
+    for number in range(16):
+        cache.serve("new" if number % 4 == 0 else chr(200 + number))
+    order = cache.everything_in_order()
+    assert order.index("old") < order.index("new")
+
+
+# --- worth ------------------------------------------------------------------------------------------------------
+
+
+def test_single_plain_prompts_go_in_the_order_they_came(cache: Cache) -> None:
+    for number in range(100):
+        cache.serve(chr(200 + number))
+    assert cache.everything_in_order() == [chr(200 + number) for number in range(100)]
+
+
+def test_plain_prompts_keep_their_place_beside_segments(cache: Cache, system: Part, document: type[Part]) -> None:
+    for number in range(100):
+        cache.serve(system, document("aaa"), chr(300 + number))
+        cache.serve(chr(200 + number))
+    order = cache.everything_in_order()
+    plain = [order.index(chr(200 + number)) for number in range(100)]
+    questions = [order.index(f"ssaaa{chr(300 + number)}") for number in range(100)]
+    assert max(questions) < min(plain)
+
+
+def test_prompts_that_share_a_prefix_keep_it_over_those_that_share_nothing(cache: Cache) -> None:
+    for number in range(20):
+        cache.serve("shared" + chr(200 + number))
+    for number in range(20):
+        cache.serve(chr(300 + number))
+    order = cache.everything_in_order()
+    assert order.index("shared") > order.index(chr(319))
+
+
+def test_the_newest_turn_of_a_session_outlives_the_older_ones_of_others(cache: Cache, system: Part) -> None:
+    for session in "abc":
+        for turns in range(1, 8):
+            cache.serve(system, session * turns)
+    order = cache.everything_in_order()
+    assert [order.index(f"ss{session * 7}") for session in "abc"] == sorted(
+        order.index(f"ss{session * 7}") for session in "abc"
+    )
+
+
+def test_a_path_of_documents_is_worth_what_is_wanted_together(cache: Cache, document: type[Part]) -> None:
+    a, b, c = (document(letter, movable=True) for letter in "abc")
+    cache.serve(a, b)
+    cache.serve(a, c)
+    cache.wait("both", a, c)
+    cache.wait("other", b)
+    assert cache.give_up_by_class(3) == [("ab", "unprotected"), ("ac", "protected"), ("a", "protected")]
+
+
+def test_documents_are_worth_their_recent_arrivals(cache: Cache, document: type[Part]) -> None:
+    often, seldom = document("a", movable=True), document("b", movable=True)
+    for _ in range(3):
+        cache.serve(often)
+    cache.serve(seldom)
+    assert cache.give_up(1) == ["b"]
+
+
+# A8
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_burst_of_single_prompts_leaves_the_shared_prefix(cache: Cache, document: type[Part], plain: bool) -> None:
+    shared = "ssss" if plain else document("ssss", SegmentKind.SYSTEM)
+    for number in range(50):
+        cache.serve(shared, chr(200 + number))
+    for number in range(40):
+        cache.serve(chr(300 + number) * 4)
+        cache.give_up(max(0, cache.tree.free_blocks - 64))
+    assert cache.hits("ssss") == 4
+
+
+# --- weights ----------------------------------------------------------------------------------------------------
+
+
+def first_of_two(cache: Cache, queued: int, weights: Weights) -> str:
+    """`q` has so many waiting requests and no recent one, `p` one of each."""
+    cache.serve("q")
+    for letter in [chr(200 + number) for number in range(cache.ledger.window)]:
+        cache.use(letter)
+    cache.serve("p")
+    for number in range(queued):
+        cache.wait(str(number), "q")
+    cache.wait("one", "p")
+    for name in "qp":
+        node = cache.tree.node_of(f"|{name}".encode())
+        assert node is not None
+        node.continuation = None
+    cache.tree.retain_by(DemandAware(weights))
+    return cache.give_up(1)[0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "first"),
+    [
+        (Weights(active=100, predicted=10, queued=1), "q"),
+        (Weights(active=100, predicted=10, queued=9), "p"),
+        (Weights(active=100, predicted=10, queued=9, lexicographic=True), "q"),
+    ],
+)
+def test_the_weights_decide_among_protected_prefixes(cache: Cache, weights: Weights, first: str) -> None:
+    assert first_of_two(cache, 5, weights) == first
+
+
+# --- tenants ----------------------------------------------------------------------------------------------------
+
+
+def test_one_tenants_wait_protects_nothing_of_anothers(cache: Cache, document: type[Part]) -> None:
+    for tenant in ("ours", "theirs"):
+        cache.serve(document("aa", movable=True), document("b"), tenant=tenant)
+        cache.serve("plain", tenant=tenant)
+    cache.wait("r0", document("aa", movable=True), tenant="theirs")
+    cache.wait("r1", "plain", tenant="theirs")
+    classes = dict(cache.give_up_by_class(16))
+    assert {what for name, what in classes.items() if name.startswith("ours")} == {"unprotected"}
+    assert classes["theirs|aa"] == classes["theirs|plain"] == "protected"
+
+
+def test_one_tenants_use_makes_nothing_of_anothers_worth_more(cache: Cache, document: type[Part]) -> None:
+    for tenant in ("ours", "theirs"):
+        cache.serve(document("aa"), tenant=tenant)
+    ours = cache.tree.node_of(b"ours|aa")
+    before = DemandAware(Weights()).demand(ours, cache.tree) if ours else None
+    for _ in range(9):
+        cache.serve(document("aa"), tenant="theirs")
+    assert ours is not None
+    after = DemandAware(Weights()).demand(ours, cache.tree)
+    assert before is not None
+    assert after <= before
+    assert cache.ledger.demand(b"ours/aa").predicted == 1
+
+
+def test_one_tenants_sessions_say_nothing_about_anothers(cache: Cache) -> None:
+    for turns in range(1, 40):
+        cache.serve("h" * turns, tenant="theirs")
+    cache.serve("a", tenant="ours")
+    node = cache.tree.node_of(b"ours|a")
+    assert node is not None
+    assert node.continuation is not None
+    assert node.continuation.rate < 0.3
+
+
+# --- the whole order --------------------------------------------------------------------------------------------
+
+
+class Unequal(DemandAware):
+    """No two keys are equal, so there is one right order."""
+
+    def key(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
+        return (*super().key(node, tree), *node.run[0])
+
+
+TRAFFIC = st.lists(
+    st.tuples(st.sampled_from(["serve", "wait"]), st.text("ab", max_size=3), st.text("xy", max_size=2), st.booleans()),
+    max_size=20,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(traffic=TRAFFIC, lexicographic=st.booleans())
+def test_blocks_go_in_the_order_that_is_foretold(
+    make_cache: type[Cache], document: type[Part], traffic: list[tuple[str, str, str, bool]], lexicographic: bool
+) -> None:
+    cache = make_cache(window=4)
+    for number, (verb, texts, tail, movable) in enumerate(traffic):
+        parts: list[Part | str] = [*(document(text * 2, movable=movable) for text in texts), tail]
+        cache.serve(*parts) if verb == "serve" else cache.wait(str(number), *parts)
+    cache.tree.retain_by(Unequal(Weights(lexicographic=lexicographic)))
+    foretold = cache.everything_in_order()
+    assert cache.everything_in_order() == foretold, "to ask changes nothing"
+    assert [cache.give_up(1)[0] for _ in foretold] == foretold

@@ -1,0 +1,292 @@
+"""Who is admitted when, through vLLM's own `schedule()`."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import pytest
+from vllm.config import LoRAConfig, VllmConfig
+from vllm.lora.request import LoRARequest
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+from prism.engine.enginecore.scheduler import PrismAsyncScheduler, PrismScheduler
+from prism.engine.enginecore.synthetic import EngineLimits
+from prism.engine.internals import ASYNC_SCHEDULER
+from prism.errors import IncompatibleEngine
+from tests.engine.enginecore.rig import (
+    BLOCK,
+    SMALL,
+    STEP_SECONDS,
+    Rig,
+    RigFactory,
+    Stream,
+    changed,
+    play,
+    rag,
+    spec_of,
+    tight,
+    tokens_of,
+)
+
+LANES = pytest.mark.parametrize("order", ["Prism", "Paper"])
+ORDERS = pytest.mark.parametrize("order", ["Prism", "Paper", "FCFS", "LPM"])
+ONE_AT_A_TIME = replace(SMALL, kv_blocks=2000, max_running=1)
+
+
+# ---- no starvation ----
+
+
+def hot_and_cold(rig: RigFactory, **cold_lane: float) -> tuple[Rig, float]:
+    """A cold request at once, hot ones of one bucket every 50 ms for 12 s; when the cold one was first passed."""
+    one = rig(limits=replace(ONE_AT_A_TIME, step_tokens=4096), spec=spec_of("Paper", coldLane=cold_lane))
+    document, passed_at = tokens_of("document", 512), 0.0
+    hot(one, document, 0)
+    one.move()
+    hot(one, document, 1)
+    one.add("cold", tokens_of("cold", 2048))
+    for number in range(2, 240):
+        hot(one, document, number)
+        one.move()
+        if not passed_at and len(one.admitted) > 1:
+            passed_at = one.now
+    return one, passed_at
+
+
+def hot(one: Rig, document: list[int], number: int) -> None:
+    prompt = rag([document], tokens_of(number, 16), movable=False)
+    one.add(f"hot-{number:03}", prompt.tokens, 2, plan=prompt.plan)
+
+
+def test_an_overdue_request_is_passed_by_nobody(rig: RigFactory) -> None:  # B1
+    one, passed_at = hot_and_cold(rig, quota=0.001, maxWaitSeconds=2)
+    times = one.admitted_at
+    assert passed_at
+    between = [name for name, at in times.items() if passed_at + 2 < at < times["cold"]]
+    assert between == []
+    assert times["cold"] < passed_at + 2 + 6 * STEP_SECONDS
+
+
+def test_hot_requests_are_served_before_and_after_an_overdue_one(rig: RigFactory) -> None:  # B1
+    one, _ = hot_and_cold(rig, quota=0.001, maxWaitSeconds=2)
+    place = one.admitted.index("cold")
+    assert place > 5
+    assert len(one.admitted) > place + 5
+
+
+def test_requests_of_equal_score_are_served_as_they_came(rig: RigFactory) -> None:  # B1
+    one, _ = hot_and_cold(rig, quota=0.001, maxWaitSeconds=2)
+    served = [name for name in one.admitted if name != "cold"]
+    assert served == sorted(served)
+
+
+def test_without_a_quota_the_cold_one_waits_as_long_as_hot_ones_come(rig: RigFactory) -> None:
+    one, _ = hot_and_cold(rig, quota=0, maxWaitSeconds=2)
+    assert "cold" not in one.admitted
+
+
+@pytest.mark.parametrize("quota", [1.0, 0.5, 0.25, 0.1])
+def test_the_oldest_is_passed_by_no_more_in_a_row_than_the_quota_says(rig: RigFactory, quota: float) -> None:
+    one, _ = hot_and_cold(rig, quota=quota, maxWaitSeconds=100)
+    assert one.admitted.index("cold") - 1 <= round(1 / quota) - 1
+
+
+# ---- a head that does not fit ----
+
+
+def parked(one: Rig, blocks: int) -> None:
+    """A streaming session that has answered its first input and waits for the next one holds so many blocks."""
+    one.add_made(one.make("session", tokens_of("session", blocks * BLOCK - 4), 2, resumable=True))
+    one.run()
+    assert not one.scheduler.running
+    assert one.free_blocks < one.scheduler.kv_cache_manager.block_pool.num_gpu_blocks - blocks
+
+
+@ORDERS
+def test_a_head_that_nothing_can_make_room_for_stops_nobody(rig: RigFactory, order: str) -> None:  # B3
+    one = rig(limits=tight(20), spec=spec_of(order))
+    parked(one, 6)
+    one.add("large", tokens_of("large", 18 * BLOCK))
+    one.add("small", tokens_of("small", BLOCK - 2))
+    assert one.schedule().admitted == ["small"]
+
+
+@ORDERS
+def test_the_head_is_admitted_once_there_is_room(rig: RigFactory, order: str) -> None:  # B3
+    one = rig(limits=tight(20), spec=spec_of(order))
+    parked(one, 6)
+    one.add("large", tokens_of("large", 18 * BLOCK))
+    for number in range(3):
+        one.add(f"small-{number}", tokens_of(number, BLOCK - 2))
+    one.run_for(40)
+    one.abort("session")
+    one.run()
+    assert sorted(one.finished[1:]) == ["large", "small-0", "small-1", "small-2"]
+
+
+def test_passing_one_that_never_fits_is_no_overtaking(rig: RigFactory) -> None:  # B3
+    one = rig(limits=tight(20))
+    parked(one, 6)
+    one.add("large", tokens_of("large", 18 * BLOCK))
+    for number in range(30):
+        one.add(f"small-{number}", tokens_of(number, BLOCK - 2))
+    one.run_for(200)
+    assert one.prism.decisions.room.passed_in_a_row() == 0
+
+
+def test_a_preempted_request_that_no_longer_fits_stops_nobody(rig: RigFactory) -> None:  # B3
+    """It lost its blocks while its last token was in flight, so vLLM keeps it in a queue of its own."""
+    one = rig(limits=tight(20))
+    parked(one, 6)
+    one.add("grows", tokens_of("grows", 13 * BLOCK - 4), 3 * BLOCK)
+    for _ in range(2000):
+        if one.engine.can_schedule or one.engine.in_flight:
+            one.move()
+        if "grows" in one.scheduler.requests and one.request("grows").num_preemptions > 1:
+            break
+    one.add("small", tokens_of("small", BLOCK - 2))
+    one.run_for(60)
+    assert "small" in one.finished
+
+
+# ---- preempted requests ----
+
+
+@ORDERS
+def test_a_preempted_request_resumes_before_one_with_a_better_score(rig: RigFactory, order: str) -> None:  # B4
+    one = rig(limits=tight(14), spec=spec_of(order))
+    warm = rag([tokens_of("document", 64)], tokens_of("own", 10))
+    one.serve("warm", warm.tokens, plan=warm.plan)
+    one.add("older", tokens_of("older", 70), 60)
+    one.add("preempted", tokens_of("preempted", 70), 80)
+    one.move()
+    while not one.request("preempted").num_preemptions:
+        one.move()
+    for number in range(4):
+        one.add(f"better-{number}", warm.tokens, 30, plan=warm.plan)
+    one.run()
+    resumed = next(i for i, decision in enumerate(one.log) if "preempted" in decision.resumed)
+    assert all(not name.startswith("better") for decision in one.log[:resumed] for name in decision.admitted)
+
+
+# ---- the class stock vLLM would use ----
+
+
+def test_the_class_for_asynchronous_scheduling_is_built_on_vllms() -> None:  # B6
+    assert issubclass(PrismAsyncScheduler, AsyncScheduler)
+    assert not issubclass(PrismScheduler, AsyncScheduler)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "asynchronous", "other"),
+    [(PrismAsyncScheduler, False, "PrismScheduler"), (PrismScheduler, True, "PrismAsyncScheduler")],
+)
+def test_a_class_for_other_arguments_stops_the_start(
+    rig: RigFactory, scheduler: type, asynchronous: bool, other: str
+) -> None:  # B6
+    with pytest.raises(IncompatibleEngine, match=rf"use prism\.engine\.enginecore\.scheduler\.{other}\."):
+        rig(scheduler, replace(SMALL, asynchronous=asynchronous))
+
+
+@pytest.mark.parametrize("additional", [{}, {"other": 1}, None])
+def test_it_runs_under_a_configuration_that_says_nothing_of_prism(rig: RigFactory, additional: Any) -> None:
+    one = rig(ASYNC_SCHEDULER, SMALL, None, additional)
+    play(one, Stream(1, requests=20))
+    assert not any(one.leftovers().values())
+
+
+def test_it_runs_without_prefix_caching(rig: RigFactory) -> None:
+    def without(config: VllmConfig) -> VllmConfig:
+        config.cache_config.enable_prefix_caching = False
+        return config
+
+    one = rig(changed(PrismAsyncScheduler, vllm_config=without), tight(28))
+    one.engine._hash_blocks = lambda _: []
+    play(one, Stream(1, requests=30, plans=True))
+    assert not any(one.leftovers().values())
+
+
+# ---- adapters ----
+
+
+def test_a_request_that_waits_for_an_adapters_slot_is_stepped_over_and_served_when_it_is_free(rig: RigFactory) -> None:
+    def with_adapters(config: VllmConfig) -> VllmConfig:
+        config.lora_config = LoRAConfig(max_lora_rank=8, max_loras=1)
+        return config
+
+    one = rig(changed(PrismAsyncScheduler, vllm_config=with_adapters))
+    for name, number, output_tokens in (("a", 1, 20), ("b", 2, 5), ("base", 0, 5)):
+        adapter = LoRARequest(name, number, "/nowhere") if number else None
+        one.add_made(one.make(name, tokens_of(name, 40), output_tokens, lora_request=adapter))
+    one.run()
+    assert one.admitted == ["a", "base", "b"]
+    assert not any(one.leftovers().values())
+
+
+# ---- long prompts and long queues ----
+
+
+def test_a_short_prompt_gets_in_beside_a_long_one(rig: RigFactory) -> None:  # B9
+    """vLLM's own bound on what one prompt may take of a step; the scheduler leaves it alone."""
+
+    def bounded(config: VllmConfig) -> VllmConfig:
+        config.scheduler_config.long_prefill_token_threshold = 6144
+        return config
+
+    limits = EngineLimits(kv_blocks=8000, step_tokens=8192, model_tokens=65_536)
+    one = rig(changed(PrismAsyncScheduler, vllm_config=bounded), limits)
+    one.add("long", tokens_of("long", 60_000))
+    one.move()
+    one.add("short", tokens_of("short", 50))
+    one.run_for(3)
+    computed = one.request("long").num_computed_tokens
+    assert "short" in one.admitted
+    one.run_for(2)
+    assert 60_000 > one.request("long").num_computed_tokens > computed
+
+
+class Calls:
+    """Counts the calls of PRISM's own functions while it is entered."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Calls:
+        sys.setprofile(self._seen)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _seen(self, frame: FrameType, event: str, _: object) -> None:
+        self.count += event == "call" and "/prism/" in frame.f_code.co_filename
+
+
+@pytest.mark.parametrize("order", ["Prism", "Paper", "FCFS"])
+def test_the_work_of_a_pass_does_not_grow_with_the_queue(rig: RigFactory, order: str) -> None:  # B8
+    few, many = (calls_per_pass(rig, order, waiting) for waiting in (200, 4000))
+    assert many < 2 * few + 100
+
+
+def calls_per_pass(rig: RigFactory, order: str, waiting: int) -> float:
+    """Calls of PRISM's functions in a pass that admits one, over many waiting requests of 8,000 tokens."""
+    limits = EngineLimits(kv_blocks=400, block_tokens=512, max_running=9, step_tokens=8192)
+    one = rig(ASYNC_SCHEDULER, limits, spec_of(order))
+    documents = [tokens_of(("document", number), 7000) for number in range(40)]
+    for number in range(waiting):
+        prompt = rag([documents[number % 40]], tokens_of(number, 1000))
+        one.add(f"r{number:05}", prompt.tokens, 3, plan=prompt.plan)
+    one.run_for(20)
+    counts = [counted(one.move) for _ in range(40)]
+    assert len(one.admitted) > 10
+    return statistics.median(sorted(counts)[20:])
+
+
+def counted(move: Callable[[], object]) -> int:
+    with Calls() as calls:
+        move()
+    return calls.count
