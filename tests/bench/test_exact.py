@@ -30,7 +30,7 @@ async def test_200_real_answers_equal_stock_vllm(tmp_path: Path) -> None:
     def say(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
-    asked = [arrival.question for arrival in draw_load(questions(5, longest=700), 1, 10_000)][:200]
+    asked = [arrival.question for arrival in draw_load(questions(5, longest=320), 1, 10_000)][:200]
     comparison = await compare(smollm2(lambda *_: None), asked, tmp_path, max_tokens=32, say=say)
     say(str(comparison))
     assert comparison.different == []

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from prism.bench.passages import Question, questions
+from prism.bench.passages import Question, excerpt, questions
 from prism.bench.rag_load import chat_request, draw_load
 
 
@@ -24,10 +24,19 @@ def test_retrieval_mostly_finds_the_gold_passage(asked: list[Question]) -> None:
     assert found / len(asked) > 0.9
 
 
-def test_long_passages_can_be_left_out() -> None:
-    short = questions(5, longest=700)
+def test_long_passages_end_with_a_sentence() -> None:
+    short = questions(5, longest=320)
+    passages = {passage.text for question in short for passage in question.retrieved}
     assert len(short) > 300
-    assert max(len(passage.text) for question in short for passage in question.retrieved) <= 700
+    assert sum(len(passage) <= 320 for passage in passages) > 0.9 * len(passages)
+    assert sum(passage.endswith((".", "!", "?", '"')) for passage in passages) > 0.9 * len(passages)
+
+
+@pytest.mark.parametrize(
+    ("longest", "left"), [(1, "One is 1.5."), (18, "One is 1.5. Two?"), (99, "One is 1.5. Two? Three!")]
+)
+def test_an_excerpt_is_whole_sentences_and_never_empty(longest: int, left: str) -> None:
+    assert excerpt("One is 1.5. Two? Three!", longest) == left
 
 
 def test_equal_seeds_draw_equal_loads(asked: list[Question]) -> None:

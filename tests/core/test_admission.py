@@ -329,6 +329,14 @@ def test_the_last_preempted_resumes_first() -> None:
     assert [waiting.number for waiting in room] == [2, 0, 7]
 
 
+def test_the_oldest_preempted_resumes_first_where_it_is_said_so() -> None:
+    room = room_of(ByArrival, request(7))
+    room.oldest_resumes_first = True
+    for number in (2, 0, 1):
+        room.resume(request(number))
+    assert [admit(room, 0.0)[0] for _ in range(4)] == ["r0", "r1", "r2", "r7"]
+
+
 def test_a_preempted_request_does_not_pass_a_more_urgent_one() -> None:
     room = room_of(ByArrival, request(1, priority=0))
     room.resume(request(0, priority=3))

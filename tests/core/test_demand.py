@@ -89,12 +89,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_kept_of_what_nobody_wants(self) -> None:
-        for table, requests in ((self.ledger._queued, self.queued), (self.ledger._active, self.active)):
-            assert set(table) == set().union(*requests.values())
-        assert set(self.ledger._recent) == set().union(*self.recent)
+        assert set(self.ledger._wants) == set().union(*self.queued.values(), *self.active.values(), *self.recent)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
 TestLedger = LedgerMachine.TestCase
 
 

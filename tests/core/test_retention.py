@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -131,11 +130,10 @@ def test_faded_demand_for_movable_documents_is_noticed_after_a_turn_of_the_hand(
     for one in documents:
         cache.serve(one)
         cache.wait(one.text, one)
-    assert cache.give_up_by_class(0) == []
     cache.tree.retain_by(DemandAware(Weights()))
     for one in documents[12:]:
         cache.leave(one.text)
-    for _ in range(math.ceil(24 / cache.tree._HAND)):
+    for _ in documents:
         cache.tree.take(0)
     assert cache.give_up(12) == [one.text for one in documents[12:]]
 

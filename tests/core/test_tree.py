@@ -73,8 +73,7 @@ def test_the_epoch_grows_when_a_prefix_appears_or_disappears(cache: Cache) -> No
 
 
 # A4
-@pytest.mark.parametrize("run", range(5))
-def test_the_last_block_of_a_chain_goes_first(cache: Cache, run: int) -> None:
+def test_the_last_block_of_a_chain_goes_first(cache: Cache) -> None:
     cache.serve("abc")
     assert cache.give_up(1) == ["abc"]
     assert cache.hits("abc") == 2
@@ -363,6 +362,14 @@ def test_an_anchor_that_lost_its_place_is_followed_no_more(cache: Cache, documen
     assert (found.stands(), lost.stands()) == (True, False)
 
 
+def test_an_anchor_that_lost_its_place_takes_nothing_with_it(cache: Cache, document: type[Part]) -> None:
+    cache.serve("x", document("aa"))
+    cache.use("y", document("aa"))
+    cache.give_up(3)
+    assert cache.hits("xaa") == 0
+    assert cache.anchor(document("aa")) is not None
+
+
 def test_below_a_document_that_may_move_all_may(cache: Cache, system: Part, document: type[Part]) -> None:
     a, b = document("aa", movable=True), document("bb")
     cache.use(system, a, b)
@@ -456,22 +463,28 @@ def test_a_choice_looks_at_a_bounded_number_of_nodes(cache: Cache) -> None:
     assert counting.looked - 1_000 <= cache.tree._RECHECKS + cache.tree._HAND
 
 
+class Turning(Oldest):
+    """What was worth least is worth most from one moment on; it is kept at whom one looked since."""
+
+    def __init__(self) -> None:
+        self.looked: list[int] | None = None
+
+    def key(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
+        worth = node.run[0][-1]
+        if self.looked is None:
+            return (UNPROTECTED, worth)
+        self.looked.append(worth)
+        return (UNPROTECTED, 1_000 - worth)
+
+
 def test_among_those_looked_at_the_least_goes(cache: Cache) -> None:
-    worth = {f"|{chr(97 + number)}".encode(): number for number in range(12)}
-
-    class Risen(Oldest):
-        risen = 0
-
-        def key(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
-            return (UNPROTECTED, self.risen + worth[node.run[0]] * (-1 if self.risen else 1))
-
-    for letter in worth:
-        cache.serve(letter.decode()[1:])
-    risen = Risen()
-    cache.tree.retain_by(risen)
-    cache.tree._HAND = 0
-    risen.risen = 100
-    assert cache.give_up(1) == ["h"]
+    turning = Turning()
+    cache.tree.retain_by(turning)
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        cache.serve(letter)
+    turning.looked = []
+    assert cache.give_up(1) == [chr(max(turning.looked))]
+    assert len(turning.looked) < 26
 
 
 def test_a_ledger_of_any_window_fits() -> None:

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import httpx
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(700)]

@@ -152,9 +152,9 @@ def save_picture(stock: Run, prism: Run, path: Path, rate: float) -> None:
     figure = Figure(figsize=(9.6, 4.0), dpi=150, layout="constrained")
     spread, split = figure.subplots(1, 2, width_ratios=[3, 2])
     for run, colour in ((stock, "#888888"), (prism, "#1b7f5c")):
-        values = np.sort(run.ttft_s)
+        values = np.array([0.0, *sorted(run.ttft_s)])
         label = f"{run.name} ({run.hit_rate:.0%} of prompt tokens cached)"
-        spread.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=colour, label=label)
+        spread.step(values, np.linspace(0, 1, len(values)), where="post", color=colour, label=label)
     spread.set(xlabel="time to first token, s", ylabel="share of requests", ylim=(0, 1.02), xlim=(0, None))
     spread.legend(loc="lower right", fontsize=8, frameon=False)
     left: NDArray[np.float64] = np.zeros(2)

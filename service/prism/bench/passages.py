@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,24 +44,28 @@ class Question:
 
 
 def questions(count: int, longest: int = 10_000) -> list[Question]:
-    """All questions for which `count` passages of at most `longest` characters were found, `gold` being that short too.
+    """All questions with `count` passages each, and the answer still in `gold`.
 
     Args:
         count: passages a question; `retrieved` has exactly as many.
-        longest: passages above it are as good as not in the corpus.
+        longest: characters; a longer passage ends with the last sentence that ends before it.
     """
     passages = {
-        line["id"]: Passage(line["title"], line["text"])
-        for line in _lines("passages.jsonl.gz")
-        if len(line["text"]) <= longest
+        line["id"]: Passage(line["title"], excerpt(line["text"], longest)) for line in _lines("passages.jsonl.gz")
     }
     found = []
     for line in _lines("questions.jsonl.gz"):
-        retrieved = [passages[name] for name in line["retrieved"] if name in passages][:count]
-        if len(retrieved) == count and line["gold"] in passages:
-            answers, gold = tuple(line["answers"]), passages[line["gold"]]
-            found.append(Question(line["article"], line["question"], answers, gold, tuple(retrieved)))
+        answers, gold = tuple(line["answers"]), passages[line["gold"]]
+        retrieved = tuple(passages[name] for name in line["retrieved"][:count])
+        if len(retrieved) == count and all(answer in gold.text for answer in answers):
+            found.append(Question(line["article"], line["question"], answers, gold, retrieved))
     return found
+
+
+def excerpt(text: str, longest: int) -> str:
+    """The leading sentences of a text, together at most `longest` characters; its first sentence in any case."""
+    ends = [end.start() + 1 for end in re.finditer(r"[.!?](?=\s+[A-Z\"])", text)] + [len(text)]
+    return text[: max((end for end in ends if end <= longest), default=ends[0])]
 
 
 def _lines(name: str) -> Iterator[dict[str, Any]]:

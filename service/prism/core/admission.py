@@ -1,7 +1,8 @@
 """QAS, the query-aware scheduler: which waiting request is admitted next.
 
 `WaitingRoom` holds the waiting requests. It serves the most urgent priority; there, in this order: requests that were
-preempted (see `oldest_resumes_first`); the cold lane when it is due (see `lanes`); the hot lane, whose order is a policy:
+preempted (see `oldest_resumes_first`); the cold lane when it is due (see `lanes`); the hot lane, whose order is a
+policy:
 
     ByArrival            first come, first served
     ByLongestPrefix      most cached tokens first, first come first served from a number of waiting requests on

@@ -144,8 +144,7 @@ class Decisions:
                 return ByLongestPrefix(self._cached_of, scheduler.longest_prefix_match.fall_back_at)
             case Order.PAPER:
                 return ByBucket(self.ledger, _weights(scheduler))
-            case Order.PRISM:
-                return ByVirtualDeadline(self._cached_of, self.patience, self._seconds_per_token)
+        return ByVirtualDeadline(self._cached_of, self.patience, self._seconds_per_token)
 
     # ---- a request's way -------------------------------------------------------------------------------------
 

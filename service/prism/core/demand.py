@@ -15,7 +15,7 @@ their sets, exact and a few machine words wide, where counters could only be gue
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,6 +69,17 @@ class Weights:
         return self.utility(demand.active, demand.predicted, demand.queued)
 
 
+class _Wants:
+    """The bit sets of one group."""
+
+    __slots__ = ("active", "queued", "recent")
+
+    def __init__(self) -> None:
+        self.queued = 0
+        self.active = 0
+        self.recent = 0
+
+
 class _Membership:
     __slots__ = ("groups", "slot", "waiting")
 
@@ -95,9 +106,7 @@ class DemandLedger:
         self.epoch = 0
         """Grows with every change; a memo made at an equal epoch is still right."""
         self.arrivals = 0
-        self._queued: dict[bytes, int] = {}
-        self._active: dict[bytes, int] = {}
-        self._recent: dict[bytes, int] = {}
+        self._wants: dict[bytes, _Wants] = {}
         self._ring: list[tuple[bytes, ...]] = [()] * window
         self._members: dict[str, _Membership] = {}
         self._free_slots: list[int] = []
@@ -118,7 +127,9 @@ class DemandLedger:
             raise ValueError(f"request {request} arrived twice")
         member = _Membership(self._take_slot(), tuple(dict.fromkeys(groups)))
         self._members[request] = member
-        _set_bit(self._queued, member.groups, member.slot)
+        bit = 1 << member.slot
+        for wants in self._of(member.groups):
+            wants.queued |= bit
         self._remember(member.groups)
         self.epoch += 1
 
@@ -128,8 +139,10 @@ class DemandLedger:
         if member is None or not member.waiting:
             return
         member.waiting = False
-        _clear_bit(self._queued, member.groups, member.slot)
-        _set_bit(self._active, member.groups, member.slot)
+        bit = 1 << member.slot
+        for wants in self._of(member.groups):
+            wants.queued &= ~bit
+            wants.active |= bit
         self.epoch += 1
 
     def leave(self, request: str) -> None:
@@ -137,7 +150,11 @@ class DemandLedger:
         member = self._members.pop(request, None)
         if member is None:
             return
-        _clear_bit(self._queued if member.waiting else self._active, member.groups, member.slot)
+        keep = ~(1 << member.slot)
+        for wants in self._of(member.groups):
+            wants.queued &= keep
+            wants.active &= keep
+        self._drop_unwanted(member.groups)
         heapq.heappush(self._free_slots, member.slot)
         self.epoch += 1
 
@@ -151,17 +168,24 @@ class DemandLedger:
 
     def sets(self, group: bytes) -> DemandSets:
         """The requests that want one segment."""
-        return DemandSets(self._queued.get(group, 0), self._active.get(group, 0), self._recent.get(group, 0))
+        wants = self._wants.get(group)
+        return DemandSets(wants.queued, wants.active, wants.recent) if wants is not None else NOBODY
 
     def demand(self, group: bytes) -> Demand:
         return self.sets(group).counts()
 
     def joint(self, groups: Iterable[bytes]) -> DemandSets:
         """The requests that want all of these segments; nobody for no segment."""
-        sets: DemandSets | None = None
+        queued = active = recent = -1
         for group in groups:
-            sets = self.sets(group) if sets is None else sets.joint(self.sets(group))
-        return NOBODY if sets is None else sets
+            wants = self._wants.get(group)
+            if wants is None:
+                return NOBODY
+            queued &= wants.queued
+            active &= wants.active
+            recent &= wants.recent
+        # No group at all leaves the neutral element, whose sets are negative.
+        return DemandSets(queued, active, recent) if recent >= 0 else NOBODY
 
     def frequency(self, group: bytes) -> float:
         """Uses of a segment, each halved with every `window` arrivals since: memory beyond the window."""
@@ -176,23 +200,46 @@ class DemandLedger:
         kept = [self._ring[number % self.window] for number in range(oldest, self.arrivals)]
         self.window = window
         self._ring = [()] * window
-        self._recent = {}
+        for wants in self._wants.values():
+            wants.recent = 0
         for number, groups in enumerate(kept, oldest):
             self._ring[number % window] = groups
-            _set_bit(self._recent, groups, number % window)
+            self._mark_recent(groups, number % window)
+        self._drop_unwanted(list(self._wants))
         self.epoch += 1
 
     def _remember(self, groups: tuple[bytes, ...]) -> None:
         place = self.arrivals % self.window
-        _clear_bit(self._recent, self._ring[place], place)
+        keep = ~(1 << place)
+        for wants in self._of(self._ring[place]):
+            wants.recent &= keep
+        self._drop_unwanted(self._ring[place])
         self._ring[place] = groups
-        _set_bit(self._recent, groups, place)
+        self._mark_recent(groups, place)
         for group in groups:
             value, at = self._frequency.get(group, (0.0, 0))
             self._frequency[group] = (value * self._decay(at) + 1.0, self.arrivals)
         self.arrivals += 1
         if len(self._frequency) > self._FREQUENCY_TABLE:
             self._forget_rare()
+
+    def _mark_recent(self, groups: Iterable[bytes], place: int) -> None:
+        bit = 1 << place
+        for wants in self._of(groups):
+            wants.recent |= bit
+
+    def _of(self, groups: Iterable[bytes]) -> Iterator[_Wants]:
+        for group in groups:
+            wants = self._wants.get(group)
+            if wants is None:
+                wants = self._wants[group] = _Wants()
+            yield wants
+
+    def _drop_unwanted(self, groups: Iterable[bytes]) -> None:
+        for group in groups:
+            wants = self._wants.get(group)
+            if wants is not None and not (wants.queued or wants.active or wants.recent):
+                del self._wants[group]
 
     def _decay(self, since: int) -> float:
         return float(0.5 ** ((self.arrivals - since) / self.window))
@@ -208,19 +255,3 @@ class DemandLedger:
             return heapq.heappop(self._free_slots)
         self._slots += 1
         return self._slots - 1
-
-
-def _set_bit(table: dict[bytes, int], groups: Iterable[bytes], place: int) -> None:
-    bit = 1 << place
-    for group in groups:
-        table[group] = table.get(group, 0) | bit
-
-
-def _clear_bit(table: dict[bytes, int], groups: Iterable[bytes], place: int) -> None:
-    keep = ~(1 << place)
-    for group in groups:
-        left = table.get(group, 0) & keep
-        if left:
-            table[group] = left
-        else:
-            table.pop(group, None)

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+DIGEST_BYTES = 16
+"""Length of an identity and of a group."""
+
 
 class SegmentKind(StrEnum):
     """What a span of prompt tokens is. Every kind but `PRIVATE` is reusable."""
@@ -90,7 +93,7 @@ def segment_identity(tokens: Sequence[int], namespace: str) -> bytes:
     The namespace is length-prefixed, so no choice of salt or adapter name can imitate another's tokens.
     """
     name = namespace.encode()
-    digest = hashlib.blake2b(len(name).to_bytes(4, "little") + name, digest_size=16)
+    digest = hashlib.blake2b(len(name).to_bytes(4, "little") + name, digest_size=DIGEST_BYTES)
     digest.update(array("I", tokens).tobytes())
     return digest.digest()
 
@@ -98,7 +101,7 @@ def segment_identity(tokens: Sequence[int], namespace: str) -> bytes:
 def group_identity(group: str, namespace: str) -> bytes:
     """16-byte digest of a caller's `id` for a segment, within one namespace."""
     name = namespace.encode()
-    digest = hashlib.blake2b(b"id:" + len(name).to_bytes(4, "little") + name, digest_size=16)
+    digest = hashlib.blake2b(b"id:" + len(name).to_bytes(4, "little") + name, digest_size=DIGEST_BYTES)
     digest.update(group.encode())
     return digest.digest()
 

@@ -193,7 +193,7 @@ class DemandAwareRadixTree:
     """
 
     _RECHECKS = 8
-    _HAND = 4
+    _HAND = 32
 
     def __init__(self, ledger: DemandLedger, retention: Retention) -> None:
         self.ledger = ledger
@@ -212,6 +212,7 @@ class DemandAwareRadixTree:
         self._heap: list[tuple[EvictionKey, int, Node]] = []
         self._candidates: OrderedDict[Node, None] = OrderedDict()
         self._tickets = 0
+        self._owed = 0
         self._ring: list[Node | None] = [None] * self.ledger.window
         self._continuations: OrderedDict[bytes, Continuation] = OrderedDict()
 
@@ -372,7 +373,7 @@ class DemandAwareRadixTree:
         Returns:
             (block id, eviction class) for each.
         """
-        self._turn_hand()
+        self._turn_hand(count)
         out: list[tuple[int, int]] = []
         while len(out) < count:
             node, key = self._least()
@@ -415,7 +416,7 @@ class DemandAwareRadixTree:
     def retain_by(self, retention: Retention) -> None:
         """Decide by another policy from now on."""
         self.retention = retention
-        self._rebuild_heap()
+        self._weigh_all()
 
     def resize(self, window: int) -> None:
         """Follow the ledger to another window; which admissions were recent is forgotten, what is cached is not."""
@@ -424,7 +425,7 @@ class DemandAwareRadixTree:
         for node in set(self._index.values()):
             node.recent = 0
         self._ring = [None] * window
-        self._rebuild_heap()
+        self._weigh_all()
 
     def reset(self) -> list[int]:
         """The cache was emptied. Returns the ids of the free blocks, in the order they would have gone."""
@@ -624,7 +625,9 @@ class DemandAwareRadixTree:
         self._candidates[node] = None
         heapq.heappush(self._heap, (self.retention.key(node, self), node.ticket, node))
         if len(self._heap) > 4 * len(self._candidates) + 256:
-            self._rebuild_heap()
+            # What was overtaken goes; nothing is weighed anew, so that this stays cheap.
+            self._heap = [entry for entry in self._heap if entry[2].ticket == entry[1]]
+            heapq.heapify(self._heap)
 
     def _reconsider(self, node: Node) -> None:
         """Its demand changed; a candidate is weighed again."""
@@ -650,14 +653,16 @@ class DemandAwareRadixTree:
         now, _, node = min(risen)
         return node, now
 
-    def _turn_hand(self) -> None:
+    def _turn_hand(self, count: int) -> None:
         """Weigh a few candidates again in turn, so that worth that faded with time is noticed."""
-        for _ in range(min(self._HAND, len(self._candidates))):
+        self._owed += count
+        for _ in range(min(self._owed // self._HAND, len(self._candidates))):
             node = next(iter(self._candidates))
             self._candidates.move_to_end(node)
             self._push(node)
+        self._owed %= self._HAND
 
-    def _rebuild_heap(self) -> None:
+    def _weigh_all(self) -> None:
         self._heap = []
         for node in self._candidates:
             self._tickets += 1

@@ -79,6 +79,22 @@ _PARAMETERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.block_pool", "BlockPool.get_cached_block", ("block_hash", "kv_cache_group_ids")),
 )
 
+# Attributes that a constructed request must have.
+_REQUEST_STATE = (
+    "_all_token_ids",
+    "block_hashes",
+    "drop_stale_output",
+    "lora_request",
+    "mm_features",
+    "num_computed_tokens",
+    "num_preemptions",
+    "num_stale_output_tokens",
+    "prompt_embeds",
+    "prompt_token_ids",
+    "resumable",
+    "status",
+)
+
 # Attributes that a constructed scheduler must have.
 _SCHEDULER_STATE = (
     "waiting",
@@ -154,6 +170,12 @@ def _check(
         for parameter in parameters:
             if parameter not in found:
                 raise _mismatch(version, f"{module}.{path} takes no argument {parameter}")
+    request = _resolve(version, "vllm.v1.request", "Request")(
+        "probe", [0], importlib.import_module("vllm").SamplingParams(max_tokens=1), None
+    )
+    for name in _REQUEST_STATE:
+        if not hasattr(request, name):
+            raise _mismatch(version, f"its requests have no {name}")
 
 
 def check_scheduler(scheduler: object) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from prism.core.segments import PromptPlan, Segment, SegmentKind
+from prism.core.segments import DIGEST_BYTES, PromptPlan, Segment, SegmentKind
 
 EXTRA_ARGS_KEY = "prism"
 """Key of `SamplingParams.extra_args` that carries an encoded `PromptPlan`."""
@@ -262,7 +262,7 @@ def decode_plan(data: object, prompt_tokens: int) -> PromptPlan:
         raise ValueError("a plan is bytes")
     try:
         message = _plan_decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not a plan: {error}") from error
     if message.version != WIRE_VERSION:
         raise ValueError(f"plan version {message.version}, expected {WIRE_VERSION}")
@@ -270,15 +270,11 @@ def decode_plan(data: object, prompt_tokens: int) -> PromptPlan:
         Segment(SegmentKind(kind), start, end, identity, group)
         for kind, start, end, identity, group in message.segments
     )
+    if any(len(digest) != DIGEST_BYTES for s in segments for digest in (s.identity, s.group)):
+        raise ValueError(f"identities and groups are {DIGEST_BYTES} bytes")
     _check_ascending([(s.start, s.end) for s in segments], prompt_tokens, "segments")
     _check_ascending(message.movable, prompt_tokens, "movable runs")
-    for index, (start, end) in zip(message.movable_segments, message.movable, strict=True):
-        if not 0 <= index < len(segments):
-            raise ValueError("a movable run names no segment")
-        if not (start <= segments[index].start and segments[index].end <= end):
-            raise ValueError("a movable run does not hold its segment")
-    if len(set(message.movable_segments)) != len(message.movable_segments):
-        raise ValueError("two movable runs name one segment")
+    _check_runs(message.movable, message.movable_segments, segments)
     return PromptPlan(
         message.namespace,
         segments,
@@ -286,6 +282,21 @@ def decode_plan(data: object, prompt_tokens: int) -> PromptPlan:
         tuple(message.movable_segments),
         message.render_generation,
     )
+
+
+def _check_runs(runs: list[tuple[int, int]], indices: list[int], segments: tuple[Segment, ...]) -> None:
+    if len(runs) != len(indices):
+        raise ValueError("each movable run needs its segment")
+    for index, (start, end) in zip(indices, runs, strict=True):
+        if not 0 <= index < len(segments):
+            raise ValueError("a movable run names no segment")
+        if not (start <= segments[index].start and segments[index].end <= end):
+            raise ValueError("a movable run does not hold its segment")
+    # Runs are ascending and each holds its segment, so nothing else stands among them if the indices have no gap
+    # and no run holds more.
+    among = [i for i, s in enumerate(segments) if runs and s.end > runs[0][0] and s.start < runs[-1][1]]
+    if among != indices:
+        raise ValueError("a fixed segment lies among the movable runs")
 
 
 def _check_ascending(bounds: list[tuple[int, int]], limit: int, what: str) -> None:

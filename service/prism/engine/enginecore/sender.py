@@ -17,6 +17,9 @@ from prism.engine.wire import Fact, FactBatch, Heartbeat, encode_batch
 _HIGH_WATER = 4096
 """Batches the channel holds before it is full."""
 
+_LINGER_MS = 200
+"""How long closing waits for the last batches to leave."""
+
 
 class FactSender:
     """Sends facts of one engine to a ZeroMQ address, or nowhere.
@@ -32,7 +35,8 @@ class FactSender:
         self._sequence = 0
         self._pending: list[Fact] = []
         self._lock = threading.Lock()
-        self._socket = _connect(address) if address else None
+        self._context = zmq.Context() if address else None
+        self._socket = _connect(self._context, address) if self._context and address else None
 
     def note(self, fact: Fact) -> None:
         """Keep a fact for the next `flush`. Only the scheduler's thread may call it."""
@@ -61,13 +65,13 @@ class FactSender:
     def close(self) -> None:
         self.flush()
         with self._lock:
-            if self._socket is not None:
-                self._socket.close(linger=200)
-                self._socket = None
+            if self._context is not None:
+                self._context.destroy(linger=_LINGER_MS)
+                self._context = self._socket = None
 
 
-def _connect(address: str) -> zmq.Socket[bytes]:
-    socket = zmq.Context().socket(zmq.PUSH)
+def _connect(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.PUSH)
     socket.setsockopt(zmq.SNDHWM, _HIGH_WATER)
     socket.connect(address)
     return socket

@@ -66,7 +66,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "--workers",
         "above 1",
         f"{_ONE_SERVER}; raise the replicas of the InferenceService instead",
-        lambda args: args.workers not in (None, 1),
+        lambda args: getattr(args, "workers", None) not in (None, 1),  # absent without KServe's flags
     ),
     Refusal(
         "--headless",
