@@ -180,6 +180,7 @@ def test_utilities_are_frozen_for_a_pass() -> None:
     assert order.first().number == 0
     ledger.arrive("runs", [b"b"])
     ledger.admit("runs")
+    order.add(request(2, [b"c"]))
     assert order.first().number == 0
     order.begin_pass()
     assert order.first().number == 1
@@ -443,6 +444,17 @@ def test_adopting_other_settings_keeps_everybody_in_place() -> None:
     assert room.head(0.0) == head
     assert admit(room, 0.0) == ("r8", NO_LANE)
     assert [waiting.number for waiting in room] == [0, 1, 2, 3]
+
+
+def test_other_settings_hold_for_who_waits_already() -> None:
+    room = room_of(lambda: by_bucket()[1], request(0), request(1, [b"a"]), request(2, [b"a"]), lane=ColdLane(0.1))
+    room.adopt(lambda: by_bucket()[1], ColdLane(1.0))
+    assert admit(room, 0.0) == ("r0", COLD)
+
+
+def test_the_hot_lane_may_choose_the_oldest_itself() -> None:
+    room = room_of(lambda: by_bucket()[1], request(0), request(1), lane=ColdLane(1.0))
+    assert [admit(room, 0.0) for _ in range(2)] == [("r0", HOT), ("r1", HOT)]
 
 
 def test_other_settings_hold_for_priorities_that_come_later() -> None:

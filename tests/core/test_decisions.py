@@ -229,6 +229,23 @@ def test_what_never_ran_leaves_no_prefix(engine: Engine) -> None:
     assert len(engine.decisions.tree) == 0
 
 
+def test_only_what_was_computed_is_taken_for_cached(engine: Engine) -> None:
+    engine.arrive("r", rag("ab"))
+    engine.admit()
+    hashes = engine.prompts["r"].hashes
+    assert engine.decisions.tree.match(hashes) == 7
+    engine.decisions.settle("r", 3)
+    assert engine.decisions.tree.match(hashes) == 3
+
+
+def test_what_was_generated_is_known_at_the_end(engine: Engine) -> None:
+    engine.arrive("r", rag("a"))
+    engine.admit()
+    engine.prompts["r"].hashes += [b"generated"]
+    engine.decisions.settle("r", 6)
+    assert engine.decisions.tree.match(engine.prompts["r"].hashes) == 6
+
+
 def test_a_preempted_request_resumes_first_and_is_admitted_once(engine: Engine) -> None:
     engine.arrive("old", rag("a"))
     engine.admit()
@@ -487,6 +504,15 @@ def test_whatever_is_set_everybody_is_admitted_and_nothing_is_left(
     assert sorted(admitted) == sorted(str(number) for number, step in enumerate(steps) if step == "arrive")
     assert (len(engine.decisions.ledger), engine.decisions.tree._expected) == (0, {})
     assert engine.decisions.tree.free_blocks == len(engine.held)
+
+
+def test_another_window_holds_for_the_tree_as_for_the_ledger(engine: Engine) -> None:
+    engine.decisions.adopt(spec(window={"arrivals": 64}))
+    for number in range(65):
+        engine.serve([(PRIVATE, chr(200 + number) * BLOCK)])
+    first = engine.decisions.tree.node_of(hashes_of([200] * BLOCK, "")[0])
+    assert first is not None
+    assert (first.recent, engine.decisions.ledger.window) == (0, 64)
 
 
 def test_arrival_places_survive_other_settings(engine: Engine) -> None:

@@ -155,6 +155,15 @@ def test_a_short_document_does_not_hide_the_longer_path(cache: Cache, system: Pa
     assert order == [1, 2, 0]
 
 
+def test_the_walk_keeps_short_documents_in_their_place(cache: Cache, system: Part, document: type[Part]) -> None:
+    served(cache, system, document, ["ce"])
+    for number in range(3):
+        cache.ledger.arrive(str(number), [b"/ccc", b"/bb"])
+    wanted = [part.document() for part in parts(document, "bec")]
+    order = TreeWalk(Weights()).arrange(cache.anchor(system), wanted, cache.ledger)
+    assert order == [2, 1, 0]
+
+
 def test_a_walk_looks_at_a_bounded_number_of_nodes(cache: Cache, system: Part, document: type[Part]) -> None:
     many = [document(chr(200 + number), movable=True) for number in range(12)]
     for first in many:

@@ -84,15 +84,16 @@ def test_where_all_is_needed_the_least_recent_goes(cache: Cache) -> None:
     for letter in "pq":
         cache.serve(letter)
         cache.wait(letter, letter)
-    assert cache.give_up_by_class(2) == [("p", "protected"), ("q", "protected")]
+    assert cache.everything_in_order() == ["p", "q"]
+    assert sorted(cache.give_up_by_class(2)) == [("p", "protected"), ("q", "protected")]
 
 
-def test_protection_reaches_as_many_nodes_as_are_wanted(cache: Cache) -> None:
+def test_protection_holds_at_once_for_however_many_are_wanted(cache: Cache) -> None:
     for number in range(60):
         cache.serve(chr(200 + number))
-    for number in range(50):
+    for number in range(10, 60):
         cache.wait(str(number), chr(200 + number))
-    assert sorted(cache.give_up(10)) == [chr(250 + number) for number in range(10)]
+    assert sorted(cache.give_up(10)) == [chr(200 + number) for number in range(10)]
 
 
 def test_protected_documents_go_by_how_many_wait(cache: Cache, document: type[Part]) -> None:
@@ -107,12 +108,13 @@ def test_protected_documents_go_by_how_many_wait(cache: Cache, document: type[Pa
 # --- decay ------------------------------------------------------------------------------------------------------
 
 
-def test_protection_ends_with_the_wait(cache: Cache) -> None:
-    cache.serve("p")
-    cache.serve("q")
-    cache.wait("r", "p")
-    cache.leave("r")
-    assert cache.give_up_by_class(1) == [("p", "unprotected")]
+@pytest.mark.parametrize("one", [0, 20, 39])
+def test_protection_ends_with_the_wait(cache: Cache, one: int) -> None:
+    for number in range(40):
+        cache.serve(chr(200 + number))
+        cache.wait(str(number), chr(200 + number))
+    cache.leave(str(one))
+    assert cache.give_up_by_class(1) == [(chr(200 + one), "unprotected")]
 
 
 def test_protection_ends_with_the_admission(cache: Cache) -> None:
@@ -126,27 +128,37 @@ def test_protection_ends_with_the_admission(cache: Cache) -> None:
 def test_faded_demand_for_movable_documents_is_noticed_after_a_turn_of_the_hand(
     cache: Cache, document: type[Part]
 ) -> None:
-    documents = [document(chr(200 + number), movable=True) for number in range(24)]
+    documents = [document(chr(200 + number), movable=True) for number in range(8)]
     for one in documents:
         cache.serve(one)
         cache.wait(one.text, one)
-    cache.tree.retain_by(DemandAware(Weights()))
-    for one in documents[12:]:
+    for one in documents[:4]:
         cache.leave(one.text)
-    for _ in documents:
-        cache.tree.take(0)
-    assert cache.give_up(12) == [one.text for one in documents[12:]]
+    gone = []
+    for _ in range(9 * cache.tree._HAND):
+        cache.serve("z")
+        gone += cache.give_up(1)
+    assert set(gone) == {"z", *(one.text for one in documents[:4])}
 
 
-def test_old_use_fades_until_new_use_outweighs_it(make_cache: type[Cache]) -> None:
-    cache = make_cache(window=16)
-    for _ in range(8):
-        cache.serve("old")
-    cache.serve("x")
-    for number in range(16):
-        cache.serve("new" if number % 4 == 0 else chr(200 + number))
-    order = cache.everything_in_order()
-    assert order.index("old") < order.index("new")
+class UsesOnly(DemandAware):
+    """Worth by recent admissions, whoever may be continued."""
+
+    def _continued(self, node: Node, tree: DemandAwareRadixTree) -> float:
+        return 0.0
+
+
+def test_old_use_counts_no_longer_once_the_window_has_passed(make_cache: type[Cache]) -> None:
+    cache = make_cache(window=30)
+    cache.tree.retain_by(UsesOnly(Weights()))
+    for _ in range(3):
+        cache.serve("o")
+    for number in range(27):
+        cache.serve(chr(200 + number))
+    assert cache.give_up(1) == [chr(200)]
+    for letter in "lmn":
+        cache.serve(letter)
+    assert cache.give_up(1) == ["o"]
 
 
 # --- worth ------------------------------------------------------------------------------------------------------
@@ -177,14 +189,29 @@ def test_prompts_that_share_a_prefix_keep_it_over_those_that_share_nothing(cache
     assert order.index("shared") > order.index(chr(319))
 
 
-def test_the_newest_turn_of_a_session_outlives_the_older_ones_of_others(cache: Cache, system: Part) -> None:
-    for session in "abc":
-        for turns in range(1, 8):
-            cache.serve(system, session * turns)
+def a_session_and_a_document(cache: Cache, system: Part, document: type[Part]) -> tuple[str, str]:
+    """The last turn of a session that may go on, and a document that was used three times."""
+    for _ in range(3):
+        cache.serve(document("d"), "?")
+    for turns in range(1, 30):
+        cache.serve(system, "h" * turns)
+    return "ss" + "h" * 29, "d"
+
+
+def test_the_newest_turn_of_a_session_outlives_what_is_used_now_and_then(
+    cache: Cache, system: Part, document: type[Part]
+) -> None:
+    turn, used = a_session_and_a_document(cache, system, document)
     order = cache.everything_in_order()
-    assert [order.index(f"ss{session * 7}") for session in "abc"] == sorted(
-        order.index(f"ss{session * 7}") for session in "abc"
-    )
+    assert order.index(used) < order.index(turn)
+
+
+def test_an_old_turn_of_a_session_does_not(cache: Cache, system: Part, document: type[Part]) -> None:
+    turn, used = a_session_and_a_document(cache, system, document)
+    for number in range(28):
+        cache.serve(chr(200 + number))
+    order = cache.everything_in_order()
+    assert order.index(turn) < order.index(used)
 
 
 def test_a_path_of_documents_is_worth_what_is_wanted_together(cache: Cache, document: type[Part]) -> None:

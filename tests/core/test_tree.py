@@ -110,6 +110,38 @@ def test_a_second_copy_goes_before_the_prefix_is_forgotten(cache: Cache) -> None
     assert cache.hits("ab") == 1
 
 
+def test_a_second_copy_of_what_others_go_on_from_may_go(cache: Cache) -> None:
+    cache.use("ab")
+    cache.use("abc")
+    cache.tree.free(99, b"|ab", 1)
+    cache.tree.take(1)
+    assert cache.hits("abc") == 3
+
+
+def test_free_blocks_deep_below_are_known_above(cache: Cache) -> None:
+    for chain in ("abcd", "abcx", "aby"):
+        cache.serve(chain)
+    for prefix in ("a", "ab", "abc"):
+        cache.tree.reclaim(cache.held[f"|{prefix}".encode()])
+    cache.use("az")
+    order = [cache.held[f"|{prefix}".encode()] for prefix in ("a", "ab", "abc")]
+    for depth, block in reversed(list(enumerate(order))):
+        cache.tree.free(block, b"|abc"[: depth + 2], depth)
+    assert sorted(cache.give_up(3)) == ["abcd", "abcx", "aby"]
+    assert cache.give_up(3) == ["abc", "ab", "a"]
+
+
+def test_above_each_branch_counts_once_however_much_of_it_is_free(cache: Cache) -> None:
+    for chain in ("abx", "aby", "ac"):
+        cache.serve(chain)
+    blocks = {prefix: cache.held[f"|{prefix}".encode()] for prefix in ("a", "ab", "aby")}
+    for prefix in ("a", "ab", "aby"):
+        cache.tree.reclaim(blocks[prefix])
+    for prefix in ("aby", "ab", "a"):
+        cache.tree.free(blocks[prefix], f"|{prefix}".encode(), len(prefix) - 1)
+    assert cache.give_up(5)[-1] == "a"
+
+
 # A12 (the part of the tree: blocks without a hash never reach it, so nothing of it goes before them)
 def test_a_partial_block_is_no_part_of_the_tree(cache: Cache) -> None:
     cache.serve("a")
@@ -464,7 +496,7 @@ def test_a_choice_looks_at_a_bounded_number_of_nodes(cache: Cache) -> None:
 
 
 class Turning(Oldest):
-    """What was worth least is worth most from one moment on; it is kept at whom one looked since."""
+    """All are worth more from one moment on, in another order; it is kept at whom one looked since."""
 
     def __init__(self) -> None:
         self.looked: list[int] | None = None
@@ -474,7 +506,11 @@ class Turning(Oldest):
         if self.looked is None:
             return (UNPROTECTED, worth)
         self.looked.append(worth)
-        return (UNPROTECTED, 1_000 - worth)
+        return (UNPROTECTED, self.now(worth))
+
+    @staticmethod
+    def now(worth: int) -> int:
+        return 1_000 + worth * 5 % 11
 
 
 def test_among_those_looked_at_the_least_goes(cache: Cache) -> None:
@@ -483,7 +519,7 @@ def test_among_those_looked_at_the_least_goes(cache: Cache) -> None:
     for letter in "abcdefghijklmnopqrstuvwxyz":
         cache.serve(letter)
     turning.looked = []
-    assert cache.give_up(1) == [chr(max(turning.looked))]
+    assert cache.give_up(1) == [chr(min(turning.looked, key=turning.now))]
     assert len(turning.looked) < 26
 
 

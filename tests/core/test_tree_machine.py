@@ -18,7 +18,8 @@ from prism.core.tree import PRIVATE, Anchor, AnchorPoint, DemandAwareRadixTree, 
 
 BLOCKS = 14
 WINDOW = 8
-CHAINS = st.text("ab", max_size=5)
+CHAINS = st.builds(lambda size, tail: "ababa"[:size] + tail, st.integers(0, 5), st.text("ab", max_size=1))
+"""Most of them share a beginning, and part at any block."""
 
 
 def prefixes(chain: str) -> list[str]:

@@ -504,7 +504,11 @@ class WaitingRoom:
         return level
 
     def _choose(self, now: float) -> Head:
-        priority = min(self._resumed.keys() | {p for p, level in self._levels.items() if level.by_number})
+        priority = next((p for p, level in self._levels.items() if level.by_number), None)
+        if self._resumed:
+            first_resumed = min(self._resumed)
+            priority = first_resumed if priority is None else min(priority, first_resumed)
+        assert priority is not None
         resumed = self._resumed.get(priority)
         if resumed:
             return Head(resumed[-1], NO_LANE)

@@ -21,7 +21,7 @@ Pure: no clock (time is counted in admissions), no I/O, block ids and hashes in,
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -333,15 +333,28 @@ class DemandAwareRadixTree:
 
     def free(self, block: int, block_hash: Hash, depth: int) -> None:
         """A block with KV under this hash, the `depth`-th (from 0) of its chain, is used by nobody from now on."""
-        node = self._index.get(block_hash)
-        if node is None or not node.start <= depth < node.end:
-            node = self._orphan(block_hash, depth)
-        had = node.holds_free
-        insort(node.free, (depth, block))
-        self._free_at[block] = (node, depth)
-        if not had:
-            self._raise_free(node)
-        self._offer(node)
+        self.free_all([(block, block_hash, depth)])
+
+    def free_all(self, blocks: Sequence[tuple[int, Hash, int]]) -> None:
+        """The same for several; those of one node are best side by side."""
+        index, at, count = self._index, 0, len(blocks)
+        while at < count:
+            _, block_hash, depth = blocks[at]
+            node = index.get(block_hash)
+            if node is None or not node.start <= depth < node.end:
+                node = self._orphan(block_hash, depth)
+            had = node.holds_free
+            while True:
+                block, _, depth = blocks[at]
+                node.free.append((depth, block))
+                self._free_at[block] = (node, depth)
+                at += 1
+                if at == count or index.get(blocks[at][1]) is not node or not node.start <= blocks[at][2] < node.end:
+                    break
+            node.free.sort()
+            if not had:
+                self._raise_free(node)
+            self._offer(node)
 
     def reclaim(self, block: int) -> None:
         """A free block is used again.
@@ -361,7 +374,7 @@ class DemandAwareRadixTree:
         """
         node, depth = self._free_at[block]
         self.reclaim(block)
-        self._drop_block(node, depth)
+        self._drop_tail(node, [(depth, block)])
         self.epoch += 1
 
     def take(self, count: int) -> list[tuple[int, int]]:
@@ -377,12 +390,14 @@ class DemandAwareRadixTree:
         out: list[tuple[int, int]] = []
         while len(out) < count:
             node, key = self._least()
+            taken = node.free[-(count - len(out)) :]
+            del node.free[-len(taken) :]
+            taken.reverse()
             eviction_class = int(key[0])
-            while node.free and len(out) < count:
-                depth, block = node.free.pop()
+            for _, block in taken:
                 del self._free_at[block]
                 out.append((block, eviction_class))
-                self._drop_block(node, depth)
+            self._drop_tail(node, taken)
             self._lowered(node)
         if out:
             self.epoch += 1
@@ -489,27 +504,40 @@ class DemandAwareRadixTree:
             assert parent is not None
             backed = node.free[-1][0] + 1 if node.free else node.start
             cut = max(keep, backed) - node.start
-            for block_hash in node.run[cut:]:
-                self._unindex(block_hash, node)
-            del node.run[cut:]
+            self._cut(node, cut)
             if node.run:
                 break
             self._unlink(node)
             node = parent
         self.epoch += 1
 
-    def _drop_block(self, node: Node, depth: int) -> None:
-        if depth != node.end - 1 or (node.free and node.free[-1][0] == depth) or node.children:
+    def _drop_tail(self, node: Node, gone: Sequence[tuple[int, int]]) -> None:
+        """Blocks of a node were given up, last first: its run ends before them now.
+
+        A block whose hash another copy still holds stays, and so does one that blocks below it follow on.
+        """
+        if node.children:
             return
-        self._unindex(node.run.pop(), node)
+        end = node.end
+        for depth, _ in gone:
+            if depth == end - 1:
+                end = depth
+        if node.free and node.free[-1][0] >= end:
+            end = node.free[-1][0] + 1
+        self._cut(node, end - node.start)
         if not node.run:
             self._unlink(node)
 
-    def _unindex(self, block_hash: Hash, node: Node) -> None:
-        if self._index.get(block_hash) is node:
-            del self._index[block_hash]
-            if node.parent is not None and node.parent.children.get(block_hash) is node:
-                del node.parent.children[block_hash]
+    def _cut(self, node: Node, keep: int) -> None:
+        """The run of a node ends after `keep` blocks."""
+        index, gone = self._index, node.run[keep:]
+        del node.run[keep:]
+        for block_hash in gone:
+            if index.get(block_hash) is node:
+                del index[block_hash]
+        siblings = node.parent.children if node.parent is not None else {}
+        if not node.run and gone and siblings.get(gone[0]) is node:
+            del siblings[gone[0]]
 
     def _unlink(self, node: Node) -> None:
         node.linked = False

@@ -45,6 +45,7 @@ def _admission(timeline: RequestTimeline) -> dict[str, Any] | None:
         "segments_hit": admission.segments_hit,
         "segments": admission.segments,
         "reordered": admission.reordered,
+        "order": list(admission.order),
         "generation": admission.generation,
         "overtaken": admission.overtaken,
     }

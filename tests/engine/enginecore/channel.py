@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 import zmq
+from tests.engine.enginecore.rig import Rig
 
 from prism.engine.wire import Fact, FactBatch, decode_batch
-from tests.engine.enginecore.rig import Rig
 
 
 class Channel:

@@ -12,12 +12,14 @@ import pytest
 # Read when vLLM is imported: a line per constructed configuration would bury a failure's own words.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
+from tests.engine.enginecore.channel import Channel, Told
+from tests.engine.enginecore.rig import SMALL, Rig, RigFactory
+from vllm.v1.core.sched.scheduler import Scheduler
+
 from prism.config.schema import PrismSpec
 from prism.engine.enginecore.synthetic import EngineLimits
 from prism.engine.internals import ASYNC_SCHEDULER
 from prism.engine.wire import CONFIG_KEY
-from tests.engine.enginecore.channel import Channel, Told
-from tests.engine.enginecore.rig import SMALL, Rig, RigFactory
 
 
 @pytest.fixture
@@ -45,7 +47,12 @@ def channel(tmp_path: Path) -> Iterator[Channel]:
 def told(rig: RigFactory, channel: Channel) -> Told:
     """Makes rigs that send their facts to the channel."""
 
-    def make(limits: EngineLimits = SMALL, spec: PrismSpec | None = None, **options: Any) -> Rig:
-        return rig(ASYNC_SCHEDULER, limits, spec, {CONFIG_KEY: {"facts_address": channel.address, **options}})
+    def make(
+        limits: EngineLimits = SMALL,
+        spec: PrismSpec | None = None,
+        scheduler: str | type[Scheduler] = ASYNC_SCHEDULER,
+        **options: Any,
+    ) -> Rig:
+        return rig(scheduler, limits, spec, {CONFIG_KEY: {"facts_address": channel.address, **options}})
 
     return make

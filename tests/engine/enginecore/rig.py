@@ -16,7 +16,7 @@ from prism.config.schema import PrismSpec
 from prism.core.segments import PromptPlan, Segment, SegmentKind, segment_identity
 from prism.engine.enginecore.harness import ModelFreeEngine, Step, block_hasher
 from prism.engine.enginecore.scheduler import DemandAwareScheduling
-from prism.engine.enginecore.synthetic import EngineLimits, FirstToken, SyntheticRequest
+from prism.engine.enginecore.synthetic import EngineLimits, SyntheticRequest
 from prism.engine.internals import ASYNC_SCHEDULER
 
 BLOCK = 16
@@ -138,13 +138,13 @@ class Rig:
         self.admitted += step.admitted
         self.admitted_at |= dict.fromkeys(step.admitted, self.now)
         blocks = tuple((new.req_id, tuple(new.block_ids[0])) for new in step.output.scheduled_new_reqs)
-        self.log.append(
-            Decision(tuple(step.admitted), tuple(step.resumed), step.work.tokens, step.free_blocks, blocks)
-        )
+        self.log.append(Decision(tuple(step.admitted), tuple(step.resumed), step.work.tokens, step.free_blocks, blocks))
         return step
 
     def complete(self) -> None:
         result = self.engine.complete()
+        # A session goes on with its next input after it has finished one.
+        self.engine._answers |= {name: 0 for name in result.finished if name in self.scheduler.requests}
         first = tuple((one.name, one.cached_tokens) for one in result.first_tokens)
         self.cached.update(first)
         self.finished += result.finished
@@ -291,11 +291,15 @@ class Stream:
 
     def make(self) -> list[SyntheticRequest]:
         chance = random.Random(self.seed)
-        documents = [tokens_of((self.seed, n), chance.randrange(8, self.longest_document)) for n in range(self.documents)]
+        documents = [
+            tokens_of((self.seed, n), chance.randrange(8, self.longest_document)) for n in range(self.documents)
+        ]
         return [self._one(chance, documents, number) for number in range(self.requests)]
 
     def _one(self, chance: random.Random, documents: list[list[int]], number: int) -> SyntheticRequest:
-        chosen = [documents[min(int(chance.paretovariate(1)) - 1, self.documents - 1)] for _ in range(chance.randrange(4))]
+        chosen = [
+            documents[min(int(chance.paretovariate(1)) - 1, self.documents - 1)] for _ in range(chance.randrange(4))
+        ]
         salt = chance.choice(self.salts)
         prompt = rag(
             chosen,

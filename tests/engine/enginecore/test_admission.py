@@ -5,19 +5,14 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 import pytest
-from vllm.config import LoRAConfig, VllmConfig
-from vllm.lora.request import LoRARequest
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-
-from prism.engine.enginecore.scheduler import PrismAsyncScheduler, PrismScheduler
-from prism.engine.enginecore.synthetic import EngineLimits
-from prism.engine.internals import ASYNC_SCHEDULER
-from prism.errors import IncompatibleEngine
+import torch
+from tests.engine.enginecore.channel import Channel, Told
 from tests.engine.enginecore.rig import (
     BLOCK,
     SMALL,
@@ -32,6 +27,18 @@ from tests.engine.enginecore.rig import (
     tight,
     tokens_of,
 )
+from vllm.config import LoRAConfig, VllmConfig
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+
+from prism.engine.enginecore.scheduler import PrismAsyncScheduler, PrismScheduler
+from prism.engine.enginecore.synthetic import EngineLimits
+from prism.engine.internals import ASYNC_SCHEDULER
+from prism.engine.wire import Admitted, Ended
+from prism.errors import IncompatibleEngine
 
 LANES = pytest.mark.parametrize("order", ["Prism", "Paper"])
 ORDERS = pytest.mark.parametrize("order", ["Prism", "Paper", "FCFS", "LPM"])
@@ -207,21 +214,138 @@ def test_it_runs_without_prefix_caching(rig: RigFactory) -> None:
     assert not any(one.leftovers().values())
 
 
-# ---- adapters ----
+# ---- requests that wait for something else ----
 
 
-def test_a_request_that_waits_for_an_adapters_slot_is_stepped_over_and_served_when_it_is_free(rig: RigFactory) -> None:
-    def with_adapters(config: VllmConfig) -> VllmConfig:
-        config.lora_config = LoRAConfig(max_lora_rank=8, max_loras=1)
-        return config
+def with_one_adapter(config: VllmConfig) -> VllmConfig:
+    config.lora_config = LoRAConfig(max_lora_rank=8, max_loras=1)
+    return config
 
-    one = rig(changed(PrismAsyncScheduler, vllm_config=with_adapters))
+
+def test_a_request_that_waits_for_an_adapters_slot_is_passed_and_served_once_it_is_free(
+    told: Told, channel: Channel
+) -> None:
+    one = told(scheduler=changed(PrismAsyncScheduler, vllm_config=with_one_adapter))
     for name, number, output_tokens in (("a", 1, 20), ("b", 2, 5), ("base", 0, 5)):
         adapter = LoRARequest(name, number, "/nowhere") if number else None
         one.add_made(one.make(name, tokens_of(name, 40), output_tokens, lora_request=adapter))
     one.run()
     assert one.admitted == ["a", "base", "b"]
+    assert admitted(channel, "b").why == "adapter"
     assert not any(one.leftovers().values())
+
+
+class Anything(StructuredOutputGrammar):
+    """A grammar that takes every token."""
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+    def rollback(self, num_tokens: int) -> None: ...
+
+    def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None: ...
+
+    def is_terminated(self) -> bool:
+        return False
+
+    def reset(self) -> None: ...
+
+
+def add_structured(one: Rig, name: str) -> Future[StructuredOutputGrammar]:
+    """A request whose grammar is being compiled; the result is for the test to give."""
+    compiled: Future[StructuredOutputGrammar] = Future()
+    params = {"structured_outputs": StructuredOutputsParams(json={"type": "object"})}
+    request = one.make(name, tokens_of(name, 40), 5, params=params)
+    assert request.structured_output_request is not None
+    request.structured_output_request.grammar = compiled
+    one.add_made(request)
+    return compiled
+
+
+@ORDERS
+def test_a_request_whose_grammar_compiles_is_passed_and_served_once_it_is_there(
+    told: Told, channel: Channel, order: str
+) -> None:
+    one = told(tight(100), spec_of(order))
+    compiled = add_structured(one, "structured")
+    one.add("plain", tokens_of("plain", 40), 5)
+    one.run_for(40)
+    compiled.set_result(Anything())
+    one.run()
+    assert one.finished == ["plain", "structured"]
+    assert admitted(channel, "structured").why == "grammar"
+    assert not any(one.leftovers().values())
+
+
+@ORDERS
+def test_a_request_whose_grammar_is_wrong_ends_and_leaves_nothing(told: Told, channel: Channel, order: str) -> None:
+    one = told(tight(100), spec_of(order))
+    compiled = add_structured(one, "structured")
+    one.add("plain", tokens_of("plain", 40), 5)
+    one.run_for(40)
+    compiled.set_exception(ValueError("no such grammar"))
+    one.run()
+    assert [fact.reason for fact in channel.of("structured") if isinstance(fact, Ended)] == ["error"]
+    assert not any(one.leftovers().values())
+
+
+@LANES
+def test_a_grammar_that_is_ready_gives_no_place_before_older_requests(rig: RigFactory, order: str) -> None:
+    one = rig(limits=ONE_AT_A_TIME, spec=spec_of(order))
+    one.add("running", tokens_of("running", 40), 20)
+    one.move()
+    one.add("older", tokens_of("older", 40))
+    add_structured(one, "structured").set_result(Anything())
+    one.run()
+    assert one.finished == ["running", "older", "structured"]
+
+
+def admitted(channel: Channel, name: str) -> Admitted:
+    (found,) = [fact for fact in channel.of(name) if isinstance(fact, Admitted)]
+    return found
+
+
+def test_a_streaming_session_takes_its_inputs_and_leaves_nothing(rig: RigFactory) -> None:
+    one = rig()
+    for number in range(3):
+        one.add_made(one.make("session", tokens_of(number, 50), 6, resumable=True))
+        one.run()
+        assert one.finished == ["session"] * (number + 1)
+    one.add_made(one.make("session", [1], 1))
+    one.run()
+    assert not any(one.leftovers().values())
+
+
+def test_inputs_that_come_while_a_session_runs_are_taken_in_turn(rig: RigFactory) -> None:
+    one = rig()
+    for number in range(3):
+        one.add_made(one.make("session", tokens_of(number, 50), 6, resumable=True))
+    one.add_made(one.make("session", [1], 1))
+    one.run()
+    assert one.finished == ["session"] * 3
+    assert not any(one.leftovers().values())
+
+
+# ---- kinds of caches ----
+
+
+def test_a_model_with_a_sliding_window_is_served_and_leaves_nothing(rig: RigFactory) -> None:
+    """Two groups of layers: full attention, and a window of 64 tokens."""
+
+    def with_window(config: KVCacheConfig) -> KVCacheConfig:
+        (full,) = config.kv_cache_groups
+        window = SlidingWindowSpec(
+            block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=torch.float32, sliding_window=64
+        )
+        return replace(config, kv_cache_groups=[full, KVCacheGroupSpec(["window"], window)])
+
+    one = rig(changed(PrismAsyncScheduler, kv_cache_config=with_window), tight(64))
+    play(one, Stream(1, plans=True, reset_share=0.02))
+    leftovers = one.leftovers() | {"prefixes the tree is wrong about": 0}
+    assert not any(leftovers.values()), leftovers
 
 
 # ---- long prompts and long queues ----

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.engine.enginecore.rig import AS_STOCK, RigFactory, Stream, play, tight
 
 from prism.engine.enginecore.harness import STOCK_SCHEDULER
 from prism.engine.enginecore.synthetic import EngineLimits
 from prism.engine.internals import ASYNC_SCHEDULER, SCHEDULER
-from tests.engine.enginecore.rig import AS_STOCK, RigFactory, Stream, play, tight
 
 SYNCHRONOUS = "vllm.v1.core.sched.scheduler.Scheduler"
 

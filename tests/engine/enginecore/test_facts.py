@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
-import zmq
+from tests.engine.enginecore.channel import Channel, Told
+from tests.engine.enginecore.rig import BLOCK, RigFactory, Stream, play, rag, spec_of, tight, tokens_of
 
-from prism.config.schema import PrismSpec
 from prism.engine.enginecore.sender import FactSender, HeartbeatThread
-from prism.engine.enginecore.synthetic import EngineLimits
 from prism.engine.internals import ASYNC_SCHEDULER
 from prism.engine.wire import (
     CONFIG_KEY,
     Admitted,
     Ended,
     Fact,
-    FactBatch,
     Gauges,
     Heartbeat,
     PrefillChunk,
     PrefillDone,
-    Queued,
     Resumed,
-    decode_batch,
 )
-from tests.engine.enginecore.channel import Channel, Told
-from tests.engine.enginecore.rig import BLOCK, SMALL, Rig, RigFactory, Stream, play, rag, spec_of, tight, tokens_of
 
 
 def kinds(facts: list[Fact]) -> list[str]:

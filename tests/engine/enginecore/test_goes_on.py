@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from tests.engine.enginecore.rig import Rig, RigFactory, Stream, play, spec_of, tight
 
 from prism.config.schema import PrismSpec
 from prism.engine.internals import ASYNC_SCHEDULER, SCHEDULER
-from tests.engine.enginecore.rig import Rig, RigFactory, Stream, play, spec_of, tight
 
 ORDERS, RETENTIONS = ("Prism", "Paper", "FCFS", "LPM"), ("DemandAware", "LRU")
 ROUGH = Stream(0, salts=(None, "a"), plans=True, abort_share=0.05, reset_share=0.03)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import vllm
+from tests.engine.enginecore.rig import RigFactory
 
 from prism.engine import internals
 from prism.engine.enginecore.scheduler import PrismAsyncScheduler
 from prism.errors import IncompatibleEngine
-from tests.engine.enginecore.rig import RigFactory
 
 SENTENCE = (
     f"This PRISM is made for vLLM 0.28, the installed one is {vllm.__version__}: {{}}. "

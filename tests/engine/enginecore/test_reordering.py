@@ -7,15 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm.config import KVTransferConfig, VllmConfig
-from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
-
-from prism.config.schema import Reorder
-from prism.core.segments import PromptPlan, SegmentKind
-from prism.engine.enginecore.harness import Step
-from prism.engine.enginecore.prompts import may_rewrite, plan_of
-from prism.engine.enginecore.scheduler import PrismAsyncScheduler
-from prism.engine.wire import EXTRA_ARGS_KEY, encode_plan
 from tests.engine.enginecore.rig import (
     BLOCK,
     SMALL,
@@ -30,6 +21,15 @@ from tests.engine.enginecore.rig import (
     tight,
     tokens_of,
 )
+from vllm.config import KVTransferConfig, VllmConfig
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+
+from prism.config.schema import Reorder
+from prism.core.segments import PromptPlan, SegmentKind
+from prism.engine.enginecore.harness import Step
+from prism.engine.enginecore.prompts import may_rewrite, plan_of
+from prism.engine.enginecore.scheduler import PrismAsyncScheduler
+from prism.engine.wire import EXTRA_ARGS_KEY, encode_plan
 
 SYSTEM = tokens_of("system", 40)
 A, B, C = (tokens_of(name, size) for name, size in (("a", 50), ("b", 70), ("c", 33)))
@@ -147,7 +147,10 @@ def test_a_repeated_document_may_stand_twice(warm: Rig) -> None:
     ids=["prompt log-probabilities", "resumable", "multimodal"],
 )
 def test_a_prompt_whose_places_matter_elsewhere_is_never_reordered(warm: Rig, special: dict[str, Any]) -> None:
-    special = {**special, "params": {**special.get("params", {}), "extra_args": {EXTRA_ARGS_KEY: encode_plan(ASKED.plan)}}}
+    special = {
+        **special,
+        "params": {**special.get("params", {}), "extra_args": {EXTRA_ARGS_KEY: encode_plan(ASKED.plan)}},
+    }
     request = warm.make("asked", ASKED.tokens, 3, **special)
     assert plan_of(request).can_reorder
     warm.prism.enter(request)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.engine.enginecore.channel import Channel, Told
+from tests.engine.enginecore.rig import Rig, RigFactory, spec_of, tight, tokens_of
 
 from prism.config.document import Settings, to_document
 from prism.config.schema import Order, PrismSpec
 from prism.engine.wire import Admitted, Fact, SettingsAdopted, SettingsRefused
-from tests.engine.enginecore.channel import Channel, Told
-from tests.engine.enginecore.rig import Rig, RigFactory, spec_of, tight, tokens_of
 
 
 class Settled:
@@ -52,6 +52,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+def order_of(one: Rig) -> Order:
+    return one.prism.decisions.spec.scheduler.order
+
+
 def busy(settled: Settled) -> Rig:
     """An engine that has a request running, so that only a pass may adopt."""
     one = settled.start()
@@ -75,7 +79,7 @@ def test_the_file_is_in_force_from_the_start(settled: Settled, channel: Channel)
     settled.write(7)
     one = settled.start()
     assert [fact.generation for fact in adopted(channel)] == [7]
-    assert one.prism.decisions.spec.scheduler.order is Order.PAPER
+    assert order_of(one) is Order.PAPER
 
 
 def test_an_announcement_carries_the_whole_spec_and_where_it_is_from(settled: Settled, channel: Channel) -> None:
@@ -90,7 +94,7 @@ def test_a_pod_that_the_candidate_names_runs_the_candidate(settled: Settled, cha
     settled.write(7, candidate=Settings(spec_of("LPM"), 8, "team-a/rag", "uid-1"))
     one = settled.start()
     assert [(fact.generation, fact.role) for fact in adopted(channel)] == [(8, "candidate")]
-    assert one.prism.decisions.spec.scheduler.order is Order.LPM
+    assert order_of(one) is Order.LPM
 
 
 def test_a_busy_engine_adopts_at_its_next_pass_and_not_before(settled: Settled, channel: Channel) -> None:
@@ -98,9 +102,9 @@ def test_a_busy_engine_adopts_at_its_next_pass_and_not_before(settled: Settled, 
     settled.write(7)
     wait_until(lambda: one.prism.settings._found is not None)
     assert not any(map(is_adopted(7), channel.read()))
-    assert one.prism.decisions.spec.scheduler.order is Order.PRISM
+    assert order_of(one) is Order.PRISM
     one.run_for(2)
-    assert one.prism.decisions.spec.scheduler.order is Order.PAPER
+    assert order_of(one) is Order.PAPER
     assert len([fact for fact in channel.read() if is_adopted(7)(fact)]) == 1
 
 
@@ -175,7 +179,7 @@ def test_a_file_that_is_gone_is_refused_as_missing_and_the_last_good_one_stays(
     (refused,) = channel.wait_for(lambda fact: isinstance(fact, SettingsRefused))
     assert isinstance(refused, SettingsRefused)
     assert refused.reason == "missing"
-    assert one.prism.decisions.spec.scheduler.order is Order.PAPER
+    assert order_of(one) is Order.PAPER
 
 
 def test_retention_changes_with_the_settings(rig: RigFactory) -> None:

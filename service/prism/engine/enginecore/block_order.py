@@ -79,14 +79,16 @@ class BlockOrder:
 
     def append_n(self, blocks: list[KVCacheBlock]) -> None:
         """The same for several; the first of them goes first."""
+        size = self._hash_block_tokens
+        hashed = []
         for block in blocks:
-            block_hash, tokens = block.block_hash, block.block_hash_num_tokens
+            block_id, block_hash, tokens = block.block_id, block.block_hash, block.block_hash_num_tokens
             if block_hash is None:
-                self._unhashed[block.block_id] = block
+                self._unhashed[block_id] = block
                 continue
-            self._hashed[block.block_id] = block
-            depth = (tokens or self._hash_block_tokens) // self._hash_block_tokens - 1
-            self.tree.free(block.block_id, get_block_hash(block_hash), depth)
+            self._hashed[block_id] = block
+            hashed.append((block_id, get_block_hash(block_hash), (tokens or size) // size - 1))
+        self.tree.free_all(hashed)
 
     def prepend_n(self, blocks: list[KVCacheBlock]) -> None:
         """Blocks that can't be hit are free from now on, to be used before all others, the first of them first."""
@@ -124,11 +126,11 @@ class BlockOrder:
     def _give_up(self, count: int) -> list[KVCacheBlock]:
         if not self.demand_aware:
             return self._give_up_least_recent(count)
-        out = []
-        for block_id, eviction_class in self.tree.take(count):
-            out.append(self._hashed.pop(block_id))
-            self.evictions[CLASS_NAMES[eviction_class]] += 1
-        return out
+        taken = self.tree.take(count)
+        for eviction_class, blocks in Counter(eviction_class for _, eviction_class in taken).items():
+            self.evictions[CLASS_NAMES[eviction_class]] += blocks
+        hashed = self._hashed
+        return [hashed.pop(block_id) for block_id, _ in taken]
 
     def _give_up_least_recent(self, count: int) -> list[KVCacheBlock]:
         out = []

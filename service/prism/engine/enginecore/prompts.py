@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
+from vllm.v1.core.kv_cache_utils import BlockHash, generate_block_hash_extra_keys, hash_block_tokens
 from vllm.v1.request import Request
 
 from prism.core.segments import PromptPlan, permute_runs
@@ -50,18 +53,61 @@ def may_rewrite(request: Request) -> bool:
     )
 
 
-def rewrite(request: Request, plan: PromptPlan, order: list[int], hash_block_tokens: int) -> None:
-    """Put the movable runs of a prompt into another order, one that differs; tokens and block hashes follow.
+class PromptRewriter:
+    """Puts the movable runs of prompts into another order; tokens and block hashes follow.
 
-    vLLM keeps the prompt twice and hands the first to the workers; the views it gives out alias the second, so that is
-    changed in place.
+    Hashing is what this costs, and paths repeat: a hash is remembered by all that it is made of, its parent, its tokens
+    and vLLM's extra keys, so that following a known path needs none. What is remembered is bounded: two tables, the
+    older thrown away when the younger is full.
+
+    Args:
+        hash_function: vLLM's, as its settings name it.
+        block_tokens: tokens of one hashed block.
     """
-    assert request.prompt_token_ids is not None
-    tokens = permute_runs(request.prompt_token_ids, plan.movable, order)
-    first = next(place for place, source in enumerate(order) if place != source)
-    unchanged = plan.movable[first][0] // hash_block_tokens
-    request.prompt_token_ids = tokens
-    request._all_token_ids[:] = tokens
-    # Hashes are chained: those before the first token that changed still hold, and hashing is what this costs.
-    del request.block_hashes[unchanged:]
-    request.update_block_hashes()
+
+    _TABLE = 1 << 15
+
+    def __init__(self, hash_function: Callable[[Any], bytes], block_tokens: int) -> None:
+        self._hash_function = hash_function
+        self._block_tokens = block_tokens
+        self._young: dict[tuple[Any, ...], BlockHash] = {}
+        self._old: dict[tuple[Any, ...], BlockHash] = {}
+
+    def rewrite(self, request: Request, plan: PromptPlan, order: list[int]) -> None:
+        """vLLM keeps the prompt twice and hands the first to the workers; the views it gives out alias the second, so
+        that is changed in place.
+
+        Args:
+            order: see `permute_runs`; differs from the order as it is.
+        """
+        assert request.prompt_token_ids is not None
+        tokens = permute_runs(request.prompt_token_ids, plan.movable, order)
+        first = next(place for place, source in enumerate(order) if place != source)
+        request.prompt_token_ids = tokens
+        request._all_token_ids[:] = tokens
+        if request.block_hashes:
+            # Hashes are chained: those before the first token that changed still hold.
+            self._rehash(request, tokens, plan.movable[first][0] // self._block_tokens)
+
+    def _rehash(self, request: Request, tokens: list[int], first: int) -> None:
+        size, hashes = self._block_tokens, request.block_hashes
+        del hashes[first:]
+        parent = hashes[-1] if hashes else None
+        for start in range(first * size, len(tokens) - size + 1, size):
+            extra = None
+            if request.cache_salt or request.lora_request is not None:
+                extra, _ = generate_block_hash_extra_keys(request, start, start + size, 0)
+            parent = self._hash(parent, tuple(tokens[start : start + size]), extra)
+            hashes.append(parent)
+
+    def _hash(self, parent: BlockHash | None, tokens: tuple[int, ...], extra: tuple[Any, ...] | None) -> BlockHash:
+        key = (parent, tokens, extra)
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is None:
+                found = hash_block_tokens(self._hash_function, parent, tokens, extra)
+            if len(self._young) >= self._TABLE:
+                self._old, self._young = self._young, {}
+            self._young[key] = found
+        return found

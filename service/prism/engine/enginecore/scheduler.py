@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -30,7 +31,7 @@ from prism.core.decisions import Admission, Decisions
 from prism.engine.enginecore.block_order import BlockOrder
 from prism.engine.enginecore.options import options_of
 from prism.engine.enginecore.pace import Pace
-from prism.engine.enginecore.prompts import may_rewrite, plan_of, rewrite
+from prism.engine.enginecore.prompts import PromptRewriter, may_rewrite, plan_of
 from prism.engine.enginecore.queue import PrismRequestQueue
 from prism.engine.enginecore.sender import FactSender, HeartbeatThread
 from prism.engine.enginecore.settings import SettingsSource
@@ -98,6 +99,8 @@ class DemandAwareScheduling(_Base):
         self.waiting: RequestQueue = PrismRequestQueue(self, self.requests.__getitem__)
         self.skipped_waiting: RequestQueue = create_request_queue(self.policy)
         pool = self.kv_cache_manager.block_pool
+        hash_function = get_hash_fn_by_name(self.cache_config.prefix_caching_hash_algo)
+        self._rewriter = PromptRewriter(hash_function, self.hash_block_size)
         self._group, self._group_stride = self._attention_group()
         self._blocks = BlockOrder(
             pool.free_block_queue.get_all_free_blocks(), self.decisions.tree, self.hash_block_size
@@ -222,7 +225,7 @@ class DemandAwareScheduling(_Base):
             return
         order = self.decisions.arrangement(request.request_id)
         if order is not None:
-            rewrite(request, prompt.plan, order, self.hash_block_size)
+            self._rewriter.rewrite(request, prompt.plan, order)
             self.decisions.rearranged(request.request_id, order)
 
     def popped(self, request: Request) -> None:
@@ -361,19 +364,23 @@ class DemandAwareScheduling(_Base):
             self.decisions.room.step_over_head(self._fits)
 
     def _fits(self, waiting: Waiting) -> bool:
-        request = self.requests[waiting.request]
-        blocks, _, _ = self.kv_cache_manager.get_computed_blocks(request)
-        need = self.kv_cache_manager.coordinator.get_num_blocks_to_allocate(
+        request, manager = self.requests[waiting.request], self.kv_cache_manager
+        blocks, cached = manager.empty_kv_cache_blocks, request.num_computed_tokens
+        if not cached:
+            # Else it holds its blocks already: a session's next input.
+            blocks, cached, _ = manager.get_computed_blocks(request)
+        tokens = min(request.num_tokens, self.max_model_len)
+        need = manager.coordinator.get_num_blocks_to_allocate(
             request_id=request.request_id,
-            num_tokens=min(request.num_tokens, self.max_model_len),
+            num_tokens=tokens,
             new_computed_blocks=blocks.blocks,
             num_encoder_tokens=0,
-            total_computed_tokens=0,
-            num_local_computed_tokens=0,
-            num_tokens_main_model=min(request.num_tokens, self.max_model_len),
+            total_computed_tokens=cached,
+            num_local_computed_tokens=cached,
+            num_tokens_main_model=tokens,
             apply_admission_cap=True,
         )
-        return bool(need <= self.kv_cache_manager.block_pool.get_num_free_blocks())
+        return bool(need <= manager.block_pool.get_num_free_blocks())
 
     def _cached_blocks(self, request: Request) -> int:
         """How many leading blocks of its chain hold KV now. Prefixes go tail first, so halving finds the end."""
