@@ -1,0 +1,1 @@
+"""PRISM's Kubernetes operator: reconciles PrismConfigs into settings documents. Not part of this version yet."""

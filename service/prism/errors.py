@@ -1,15 +1,15 @@
 """What can go wrong, by who must act.
 
-    PrismError
-    ├── CallerError          the client changes its request (HTTP 4xx)
-    │   ├── InvalidRequest       400: a bad `prism` object, a field where it has no meaning
-    │   └── RequestRefused       429, 503 or 504: the same request may succeed later
-    ├── ConfigError          the author of the settings document changes it
-    │   ├── InvalidDocument      not YAML, not this schema, too large
-    │   └── MissingDocument      the file is gone after it had been read
-    └── DeploymentError      whoever deploys changes arguments, versions or the machine
-        ├── UnsupportedArgument  an argument PRISM refuses at start, with the reason
-        └── IncompatibleEngine   the installed vLLM lacks a name that PRISM builds on
+PrismError
+├── CallerError          the client changes its request (HTTP 4xx)
+│   ├── InvalidRequest       400: a bad `prism` object, a field where it has no meaning
+│   └── RequestRefused       429, 503 or 504: the same request may succeed later
+├── ConfigError          the author of the settings document changes it
+│   ├── InvalidDocument      not YAML, not this schema, too large
+│   └── MissingDocument      the file is gone after it had been read
+└── DeploymentError      whoever deploys changes arguments, versions or the machine
+    ├── UnsupportedArgument  an argument PRISM refuses at start, with the reason
+    └── IncompatibleEngine   the installed vLLM lacks a name that PRISM builds on
 """
 
 
