@@ -322,6 +322,9 @@ class Unequal(DemandAware):
     def key(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
         return (*super().key(node, tree), *node.run[0])
 
+    def bound(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
+        return (*super().bound(node, tree), *node.run[0])
+
 
 TRAFFIC = st.lists(
     st.tuples(st.sampled_from(["serve", "wait"]), st.text("ab", max_size=3), st.text("xy", max_size=2), st.booleans()),

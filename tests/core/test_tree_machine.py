@@ -51,6 +51,9 @@ class ByName:
         name = int.from_bytes(node.run[0], "big")
         return (PRIVATE + name % 3, name * self._factor % 10_007, name)
 
+    def bound(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
+        return self.key(node, tree)
+
 
 @dataclass
 class Request:

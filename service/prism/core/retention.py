@@ -31,24 +31,34 @@ class DemandAware:
 
     def key(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
         queued, predicted = self.demand(node, tree)
+        return self._key(node, queued, predicted)
+
+    def _key(self, node: Node, queued: int, predicted: float) -> EvictionKey:
         if queued:
             return (PROTECTED, *self.weights.utility(0, predicted, queued), node.touched)
         if node.kind is SegmentKind.PRIVATE and self._is_cold(node):
             return (PRIVATE, node.touched)
         return (UNPROTECTED, *self.weights.utility(0, predicted, 0), node.touched)
 
-    def demand(self, node: Node, tree: DemandAwareRadixTree) -> tuple[int, float]:
+    def bound(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
+        """The key at twice the age: what only ages is kept in order until then."""
+        queued, predicted = self.demand(node, tree, aged=2.0)
+        return self._key(node, queued, predicted)
+
+    def demand(self, node: Node, tree: DemandAwareRadixTree, aged: float = 1.0) -> tuple[int, float]:
         """(waiting requests, expected uses in the next `window` arrivals) of a node as a prefix."""
         anchor = node.anchor
         if anchor is not None and anchor.movable:
             sets = tree.ledger.joint(anchor.groups())
             return sets.queued.bit_count(), sets.recent.bit_count()
-        return node.queued.bit_count(), max(node.recent.bit_count(), self._continued(node, tree))
+        return node.queued.bit_count(), max(node.recent.bit_count(), self._continued(node, tree) / aged)
 
     def _continued(self, node: Node, tree: DemandAwareRadixTree) -> float:
         if node.continuation is None:
             return 0.0
-        return node.continuation.rate * tree.ledger.window / (tree.uses - node.touched + 1)
+        # Until the window is full, counts are out of fewer admissions: so is this.
+        window = min(tree.ledger.window, tree.uses)
+        return node.continuation.rate * window / (tree.uses - node.touched + 1)
 
     def _is_cold(self, node: Node) -> bool:
         return node.continuation is None or node.continuation.rate < self.cold_below

@@ -183,6 +183,13 @@ class Retention(Protocol):
         """Nodes with the least key are given up first. Must not change anything."""
         ...
 
+    def bound(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:
+        """What the key will not fall below for a while if nothing but time passes; at most the key.
+
+        Candidates are kept in this order, so the closer it is, the fewer of them are weighed at each choice.
+        """
+        ...
+
 
 class DemandAwareRadixTree:
     """Indexes the cached prefixes of one engine and orders its free blocks.
@@ -192,7 +199,7 @@ class DemandAwareRadixTree:
         retention: decides what goes first; may be replaced at any time with `retain_by`.
     """
 
-    _RECHECKS = 8
+    _WEIGHED = 8
     _HAND = 32
 
     def __init__(self, ledger: DemandLedger, retention: Retention) -> None:
@@ -651,7 +658,7 @@ class DemandAwareRadixTree:
         self._tickets += 1
         node.ticket = self._tickets
         self._candidates[node] = None
-        heapq.heappush(self._heap, (self.retention.key(node, self), node.ticket, node))
+        heapq.heappush(self._heap, (self.retention.bound(node, self), node.ticket, node))
         if len(self._heap) > 4 * len(self._candidates) + 256:
             # What was overtaken goes; nothing is weighed anew, so that this stays cheap.
             self._heap = [entry for entry in self._heap if entry[2].ticket == entry[1]]
@@ -663,23 +670,25 @@ class DemandAwareRadixTree:
             self._push(node)
 
     def _least(self) -> tuple[Node, EvictionKey]:
-        """The candidate worth least. Where many have become worth more since they were weighed, the least of some:
-        the bound keeps a pass short."""
-        risen: list[tuple[EvictionKey, int, Node]] = []
-        while len(risen) < self._RECHECKS:
-            key, ticket, node = self._heap[0]
-            if node.ticket != ticket:
-                heapq.heappop(self._heap)
-                continue
-            now = self.retention.key(node, self)
-            if now <= key:
-                return node, now
-            self._tickets += 1
-            node.ticket = self._tickets
-            heapq.heapreplace(self._heap, (now, node.ticket, node))
-            risen.append((now, node.ticket, node))
-        now, _, node = min(risen)
-        return node, now
+        """The candidate worth least: of those whose bound is below the least key found so far, the one with that key.
+
+        Where many bounds lie below it, the least of some, so that a pass stays short.
+        """
+        weighed: list[tuple[EvictionKey, Node]] = []
+        least: tuple[EvictionKey, Node] | None = None
+        while self._heap and len(weighed) < self._WEIGHED:
+            bound, ticket, node = self._heap[0]
+            if node.ticket == ticket:
+                if least is not None and least[0] <= bound:
+                    break
+                weighed.append((self.retention.key(node, self), node))
+                if least is None or weighed[-1][0] < least[0]:
+                    least = weighed[-1]
+            heapq.heappop(self._heap)
+        assert least is not None
+        for _, node in weighed:
+            self._push(node)
+        return least[1], least[0]
 
     def _turn_hand(self, count: int) -> None:
         """Weigh a few candidates again in turn, so that worth that faded with time is noticed."""
@@ -695,7 +704,7 @@ class DemandAwareRadixTree:
         for node in self._candidates:
             self._tickets += 1
             node.ticket = self._tickets
-            self._heap.append((self.retention.key(node, self), node.ticket, node))
+            self._heap.append((self.retention.bound(node, self), node.ticket, node))
         heapq.heapify(self._heap)
 
     def _raise_free(self, node: Node) -> None:

@@ -126,10 +126,7 @@ def give_up_one_block(one: Rig, waiting: list[list[int]]) -> None:
         one.move()
 
 
-@pytest.mark.parametrize(
-    "planned",
-    [False, pytest.param(True, marks=pytest.mark.xfail(reason="worth that fades with age is noticed too late"))],
-)
+@pytest.mark.parametrize("planned", [False, True])
 def test_a_burst_of_one_shot_prompts_leaves_the_shared_prefix(rig: RigFactory, planned: bool) -> None:  # A8
     one, system = rig(limits=tight(64)), tokens_of("system", 64)
     for number in range(90):
