@@ -74,8 +74,8 @@ class Cache:
                 self._blocks += 1
         self.use(*parts, tenant=tenant)
         self.tree.settle(hashes, len(hashes))
-        for depth in reversed(range(len(hashes))):
-            self.tree.free(self.held[hashes[depth]], hashes[depth], depth)
+        depths = reversed(range(len(hashes)))
+        self.tree.free_all([(self.held[hashes[depth]], hashes[depth], depth) for depth in depths])
         self.leave(name)
 
     def wait(self, name: str, *parts: Part | str, tenant: str = "") -> None:

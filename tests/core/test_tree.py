@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from prism.core.demand import DemandLedger
+from prism.core.demand import DemandLedger, Weights
+from prism.core.retention import DemandAware
 from prism.core.segments import SegmentKind
 from prism.core.tree import UNPROTECTED, DemandAwareRadixTree, EvictionKey, Node
 
@@ -97,6 +98,15 @@ def test_a_block_in_use_keeps_nothing_above_it_from_staying(cache: Cache) -> Non
     assert cache.tree.free_blocks == 0
 
 
+def test_what_is_in_use_is_passed_over_on_the_way_up(cache: Cache) -> None:
+    for chain in ("a", "ab", "abc"):
+        cache.serve(chain)
+    for prefix in ("a", "ab"):
+        cache.tree.reclaim(cache.held[f"|{prefix}".encode()])
+    assert cache.everything_in_order() == ["abc"]
+    assert cache.give_up(1) == ["abc"]
+
+
 def test_a_part_of_a_node_may_go_and_the_rest_stay(cache: Cache) -> None:
     cache.serve("abcdef")
     assert cache.give_up(2) == ["abcdef", "abcde"]
@@ -111,6 +121,13 @@ def test_a_second_copy_goes_before_the_prefix_is_forgotten(cache: Cache) -> None
     assert cache.hits("ab") == 2
     cache.tree.take(1)
     assert cache.hits("ab") == 1
+
+
+def test_both_copies_may_go_at_once(cache: Cache) -> None:
+    cache.serve("abc")
+    cache.tree.free(99, b"|abc", 2)
+    assert len(cache.tree.take(3)) == 3
+    assert cache.hits("abc") == 1
 
 
 def test_a_second_copy_of_what_others_go_on_from_may_go(cache: Cache) -> None:
@@ -531,3 +548,27 @@ def test_a_ledger_of_any_window_fits() -> None:
     for letter in (b"a", b"b", b"c"):
         tree.use("", [letter], [], True, 0)
     assert [tree.node_of(letter).recent for letter in (b"b", b"c")] == [0, 1]  # type: ignore[union-attr]
+
+
+def test_a_prefix_that_appears_while_a_request_waits_for_it_is_protected(cache: Cache) -> None:
+    cache.wait("w", "abc")
+    cache.serve("ab")
+    cache.serve("xy")
+    cache.tree.retain_by(DemandAware(Weights()))
+    assert cache.give_up(2) == ["xy", "x"]
+
+
+def test_a_sessions_turns_count_once(cache: Cache) -> None:
+    for turn in range(1, 6):
+        cache.serve("s" * turn)
+    node = cache.tree.node_of(b"|s")
+    assert node is not None
+    assert node.recent.bit_count() == 1
+
+
+def test_one_prompt_asked_again_and_again_counts_each_time(cache: Cache) -> None:
+    for _ in range(5):
+        cache.serve("s")
+    node = cache.tree.node_of(b"|s")
+    assert node is not None
+    assert node.recent.bit_count() == 5

@@ -191,21 +191,21 @@ class RadixTreeMachine(RuleBasedStateMachine):
         request = self.running.pop(name)
         self.tree.settle(hashes(request.chain), cached)
         self.settled(request.chain, cached)
-        for depth in reversed(range(len(request.blocks))):
-            self.release(request, depth)
+        depths = [depth for depth in reversed(range(len(request.blocks))) if self.released(request, depth)]
+        known = hashes(request.chain)
+        self.tree.free_all([(request.blocks[depth], known[depth], depth) for depth in depths])
+        self.free |= {request.blocks[depth]: request.chain[: depth + 1] for depth in depths}
         if waits_again:
             self.waiting[name] = Request(request.chain, request.slot)
 
-    def release(self, request: Request, depth: int) -> None:
+    def released(self, request: Request, depth: int) -> bool:
+        """Whether a block that a request gives back is free now and holds KV."""
         block = request.blocks[depth]
         self.users[block] -= 1
-        if self.users[block]:
-            return
-        if depth < request.computed:
-            self.tree.free(block, hashes(request.chain)[depth], depth)
-            self.free[block] = request.chain[: depth + 1]
-        else:
+        holds = depth < request.computed
+        if not self.users[block] and not holds:
             self.blank.append(block)
+        return not self.users[block] and holds
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -297,11 +297,21 @@ class RadixTreeMachine(RuleBasedStateMachine):
         assert sorted(t for _, t, n in self.tree._heap if n.ticket == t) == sorted(n.ticket for n in wanted)
 
     @invariant()
-    def demand_marks_are_those_of_the_model(self) -> None:
+    def demand_marks_stand_on_the_paths_they_were_made_for(self) -> None:
+        expected = self.tree._expected.values()
+        ring = [(place, leaf) for place, leaf in enumerate(self.tree._ring) if leaf is not None]
+        for node in self.nodes():
+            assert node.queued == sum(1 << slot for end, slot in expected if node in end.path())
+            assert node.recent == sum(1 << place for place, leaf in ring if node in leaf.path())
+
+    @invariant()
+    def nobody_is_marked_who_does_not_want_it(self) -> None:
         for node in self.nodes():
             prefix = node.run[-1].decode()
-            assert node.queued == sum(1 << r.slot for r in self.waiting.values() if prefix in r.marked)
-            assert node.recent == sum(1 << place for place, wanted in self.recent.items() if prefix in wanted)
+            waiting = sum(1 << r.slot for r in self.waiting.values() if r.chain.startswith(prefix))
+            used = sum(1 << place for place, wanted in self.recent.items() if prefix in wanted)
+            assert node.queued & ~waiting == 0
+            assert node.recent & ~used == 0
 
     @invariant()
     def anchors_end_where_their_nodes_end_and_go_with_them(self) -> None:

@@ -37,6 +37,9 @@ PASSAGES = 5
 LONGEST_PASSAGE = 320
 """Characters: short passages let two cores answer enough questions in a minute."""
 
+ARTICLES = 8
+"""Articles that are asked about: as many as a minute of this load meets more than once."""
+
 MAX_TOKENS = 8
 TOGETHER = 8
 """Requests that the engine runs at once."""
@@ -184,11 +187,12 @@ async def _compare(server: DemoServer, options: Options, console: Console) -> No
     sustained = await _sustained(server, reserve, console)
     rate = sustained * options.load
     left = [question for question in asked if question not in reserve]
-    load = draw_load(left, rate, options.seconds, seed=options.seed)
+    load = draw_load(left, rate, options.seconds, articles=ARTICLES, seed=options.seed)
     console.print(
         f"Stock order sustains about {sustained:.2f} requests a second here; sending {rate:.2f}/s for "
-        f"{options.seconds:.0f} s to each policy: {len(load)} questions with {PASSAGES} passages each, articles by a "
-        f"Zipf law, in a cache of {CACHE_BLOCKS * BLOCK_TOKENS:,} tokens.",
+        f"{options.seconds:.0f} s to each policy: {len(load)} questions about {ARTICLES} articles, drawn by a Zipf "
+        f"law, each with {PASSAGES} passages cut to {LONGEST_PASSAGE} characters, in a cache of "
+        f"{CACHE_BLOCKS * BLOCK_TOKENS:,} tokens.",
         highlight=False,
     )
     if len(load) < FEW:

@@ -22,9 +22,15 @@ class Arrival:
 
 
 def draw_load(
-    questions: Sequence[Question], rate: float, seconds: float, *, skew: float = 1.0, seed: int = 0
+    questions: Sequence[Question],
+    rate: float,
+    seconds: float,
+    *,
+    articles: int | None = None,
+    skew: float = 1.0,
+    seed: int = 0,
 ) -> list[Arrival]:
-    """Poisson arrivals; each question at most once.
+    """Poisson arrivals, as many as the rate makes in the mean; each question at most once.
 
     Popularity is over articles (`1 / rank ** skew`, the article with the most questions first), never over whole
     questions: exact repeats would be cached in any order of passages.
@@ -33,24 +39,29 @@ def draw_load(
         questions: to draw from; the load ends early when they run out.
         rate: requests per second.
         seconds: how long requests arrive.
+        articles: how many articles are asked about, those with the most questions; None for all. A load of few requests
+            over many articles would hardly meet one twice.
         skew: exponent of the Zipf law.
         seed: equal seeds give equal loads.
     """
     random = np.random.default_rng(seed)
-    order = _by_popularity(questions, skew, random)
-    moments = np.cumsum(random.exponential(1 / rate, len(order)))
-    return [Arrival(float(at), question) for at, question in zip(moments, order, strict=True) if at < seconds]
+    order = _by_popularity(questions, articles, skew, random)
+    # A Poisson process of which the number of events is known: their moments are uniform.
+    moments = np.sort(random.uniform(0, seconds, min(round(rate * seconds), len(order))))
+    return [Arrival(float(at), question) for at, question in zip(moments, order, strict=False)]
 
 
-def _by_popularity(questions: Sequence[Question], skew: float, random: np.random.Generator) -> list[Question]:
-    """All questions in the order in which they are asked."""
-    articles: dict[str, list[Question]] = defaultdict(list)
+def _by_popularity(
+    questions: Sequence[Question], articles: int | None, skew: float, random: np.random.Generator
+) -> list[Question]:
+    """The questions in the order in which they are asked."""
+    by_article: dict[str, list[Question]] = defaultdict(list)
     for index in random.permutation(len(questions)):
-        articles[questions[index].article].append(questions[index])
-    left = sorted(articles.values(), key=len, reverse=True)
+        by_article[questions[index].article].append(questions[index])
+    left = sorted(by_article.values(), key=len, reverse=True)[:articles]
     weights = np.arange(1, len(left) + 1, dtype=float) ** -skew
     order = []
-    for _ in questions:
+    for _ in range(sum(map(len, left))):
         chosen = int(random.choice(len(left), p=weights / weights.sum()))
         order.append(left[chosen].pop())
         if not left[chosen]:

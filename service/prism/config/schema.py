@@ -153,7 +153,8 @@ class Buckets(ContractModel):
     signature_length: Whole = Field(default=2, ge=1, le=16)
     """How many leading high-priority segments two requests must share to stand in one bucket."""
     min_utility: float = Field(default=2.0, ge=0)
-    """Utility from which a segment counts as high-priority."""
+    """Utility from which a segment counts as high-priority. By the default weights a request's own arrival is worth 11,
+    so the default lets every segment count; 20 asks for a second request."""
 
 
 class Window(ContractModel):

@@ -467,7 +467,7 @@ class WaitingRoom:
         return max((level.lanes.passed_in_a_row(level.oldest.number) for level in levels), default=0)
 
     def overdue(self, now: float) -> int:
-        """How many requests are overdue, counted up to 64."""
+        """How many requests are overdue, counted up to 64 for each priority."""
         count = 0
         for level in self._levels.values():
             for number in level.by_number.islice(stop=64):

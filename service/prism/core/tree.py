@@ -25,6 +25,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from prism.core.demand import DemandLedger
@@ -92,6 +93,7 @@ class Node:
         "kind",
         "linked",
         "parent",
+        "place",
         "prompt_end",
         "queued",
         "recent",
@@ -120,6 +122,8 @@ class Node:
         """Anchors that end with its last block."""
         self.continuation: Continuation | None = None
         self.prompt_end = False
+        """A prompt ended here; `place` is where the last such use stands among the recent ones."""
+        self.place = -1
         self.ticket = 0
         self.linked = True
 
@@ -200,6 +204,7 @@ class DemandAwareRadixTree:
     """
 
     _WEIGHED = 8
+    _TOLD = 32
     _HAND = 32
 
     def __init__(self, ledger: DemandLedger, retention: Retention) -> None:
@@ -210,6 +215,9 @@ class DemandAwareRadixTree:
         self.uses = 0
         self._clear()
         self._expected: dict[str, tuple[Node, int]] = {}
+        self._lacks: dict[str, Hash | None] = {}
+        self._missing: dict[Hash, dict[str, Sequence[Hash]]] = {}
+        """Waiting requests by the first block of theirs that is not there yet."""
 
     def _clear(self) -> None:
         self._root = Node([], 0, None)
@@ -266,22 +274,46 @@ class DemandAwareRadixTree:
             slot: its place in the bit sets, free of other waiting requests.
         """
         self.unexpect(request)
-        node = self._split_at(self.match(hashes), hashes)
+        matched = self.match(hashes)
+        if matched < len(hashes):
+            self._missing.setdefault(hashes[matched], {})[request] = hashes
+        node = self._split_at(matched, hashes)
         bit = 1 << slot
         for above in node.path():
             above.queued |= bit
             self._reconsider(above)
         self._expected[request] = (node, slot)
+        self._lacks[request] = hashes[matched] if matched < len(hashes) else None
 
     def unexpect(self, request: str) -> None:
         """It waits no longer. Unknown requests are ignored."""
         node, slot = self._expected.pop(request, (None, 0))
         if node is None:
             return
+        self._no_longer_lacks(request)
         keep = ~(1 << slot)
         for above in node.path():
             above.queued &= keep
             self._reconsider(above)
+
+    def _no_longer_lacks(self, request: str) -> None:
+        lacked = self._lacks.pop(request, None)
+        if lacked is None:
+            return
+        waiting = self._missing.get(lacked, {})
+        waiting.pop(request, None)
+        if not waiting:
+            self._missing.pop(lacked, None)
+
+    def _appeared(self, first: Hash) -> None:
+        """A prefix is there that waiting requests lacked: it is theirs, too, from now on.
+
+        Only so many at once, so that an admission stays short; the others are told when the next one appears.
+        """
+        waiting = self._missing.get(first)
+        for request in list(islice(waiting or (), self._TOLD)):
+            _, slot = self._expected[request]
+            self.expect(request, (waiting or {})[request], slot)
 
     def use(
         self,
@@ -311,6 +343,7 @@ class DemandAwareRadixTree:
         leaf = self._insert(hashes, matched)
         if not again:
             continuation.saw(self._continues(leaf, matched))
+        self._move_on(leaf, matched)
         for point in points:
             self._split_at(point.blocks, hashes)
         self._mark(leaf, self._anchor(namespace, hashes, points), plain, continuation)
@@ -454,6 +487,7 @@ class DemandAwareRadixTree:
         blocks = self.in_order()
         self._clear()
         self._expected = {request: (self._root, slot) for request, (_, slot) in self._expected.items()}
+        self._missing, self._lacks = {}, {}
         self.epoch += 1
         return blocks
 
@@ -469,6 +503,8 @@ class DemandAwareRadixTree:
         for block_hash in leaf.run:
             self._index[block_hash] = leaf
         self.epoch += 1
+        if leaf.run[0] in self._missing:
+            self._appeared(leaf.run[0])
         return leaf
 
     def _split_at(self, blocks: int, hashes: Sequence[Hash]) -> Node:
@@ -603,6 +639,7 @@ class DemandAwareRadixTree:
         place = self.uses % len(self._ring)
         self._expire(place)
         self._ring[place] = leaf
+        leaf.place = place
         tail: SegmentKind | None = None if plain else SegmentKind.PRIVATE
         bit = 1 << place
         for node in leaf.path():
@@ -642,6 +679,18 @@ class DemandAwareRadixTree:
     @staticmethod
     def _continues(leaf: Node, matched: int) -> bool:
         return any(node.prompt_end and node.end <= matched for node in leaf.path())
+
+    def _move_on(self, leaf: Node, matched: int) -> None:
+        """A prompt that goes on where an earlier one ended is the same session: it is counted once, by its last turn.
+
+        Otherwise a session that has ended would look as popular as many requests, long after its last turn.
+        """
+        for node in leaf.path():
+            if node is not leaf and node.prompt_end and node.end <= matched:
+                if node.place >= 0 and self._ring[node.place] is node:
+                    self._expire(node.place)
+                    self._ring[node.place] = None
+                return
 
     # ---- candidates: nodes whose tail could go now -----------------------------------------------------------
 

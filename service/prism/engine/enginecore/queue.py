@@ -27,6 +27,10 @@ class QueueOwner(Protocol):
         """A request begins to wait."""
         ...
 
+    def settle_popped(self) -> None:
+        """Find out whether the request popped last runs: the next choice depends on it."""
+        ...
+
     def prepare_head(self, request: Request) -> None:
         """A request is about to be admitted: its prompt takes its final order."""
         ...
@@ -61,6 +65,7 @@ class PrismRequestQueue(RequestQueue):
         Raises:
             IndexError: the queue is empty.
         """
+        self._owner.settle_popped()
         head = self._owner.decisions.head(self._owner.now())
         if head is None:
             raise IndexError("peek from an empty queue")
@@ -74,6 +79,7 @@ class PrismRequestQueue(RequestQueue):
         Raises:
             IndexError: the queue is empty.
         """
+        self._owner.settle_popped()
         head = self._owner.decisions.head(self._owner.now())
         if head is None:
             raise IndexError("pop from an empty queue")

@@ -217,7 +217,6 @@ class DemandAwareScheduling(_Base):
         self._arrive(request, queued=True)
 
     def prepare_head(self, request: Request) -> None:
-        self._settle_popped()
         prompt = self.decisions.prompt(request.request_id)
         if prompt is None or not prompt.plan.can_reorder:
             return
@@ -229,7 +228,6 @@ class DemandAwareScheduling(_Base):
             self.decisions.rearranged(request.request_id, order)
 
     def popped(self, request: Request) -> None:
-        self._settle_popped()
         self._last_popped = request
 
     # ---- inside ----------------------------------------------------------------------------------------------
@@ -251,7 +249,7 @@ class DemandAwareScheduling(_Base):
             queued=queued,
         )
 
-    def _settle_popped(self) -> None:
+    def settle_popped(self) -> None:
         """The request popped last: if it runs it was admitted, else vLLM stepped over it."""
         request, self._last_popped = self._last_popped, None
         if request is None:
@@ -313,7 +311,7 @@ class DemandAwareScheduling(_Base):
         # From here on vLLM counts this step's tokens as computed.
         scheduled = self._just_scheduled = output.num_scheduled_tokens
         self.pace.passed(now, output.total_num_scheduled_tokens)
-        self._settle_popped()
+        self.settle_popped()
         if self._stepped_over:
             self._settle_stepped_over(scheduled)
         self._just_scheduled = {}
