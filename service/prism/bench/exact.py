@@ -100,7 +100,7 @@ async def compare(model: Path, asked: Sequence[Question], folder: Path, *, max_t
         told = {line["request_id"]: line for line in await prism.last_requests(len(asked))}
     read = [_as_read(answer, told[_name(index)]["admission"]) for index, answer in enumerate(answers)]
     say("starting stock vLLM")
-    async with stock_server(model, folder) as (client, url):
+    async with stock_server(model, ENGINE_ARGUMENTS, folder) as (client, url, _):
         say(f"stock vLLM answers the same {len(asked)} prompts")
         stock = await _ask_all(client, url, [answer.question for answer in read], max_tokens)
     return Comparison(list(zip(read, stock, strict=True)))
@@ -145,11 +145,13 @@ async def _ask(client: httpx.AsyncClient, url: str, question: Question, max_toke
 
 
 @contextlib.asynccontextmanager
-async def stock_server(model: Path, folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
-    """vLLM's own server with the same engine arguments; a client and its address."""
+async def stock_server(
+    model: Path, arguments: Sequence[str], folder: Path
+) -> AsyncIterator[tuple[httpx.AsyncClient, str, int]]:
+    """vLLM's own server with these arguments: a client, its address, its process group."""
     port = free_port(None, 0)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}", f"--port={port}"]
-    with _process([*command, "--host=127.0.0.1", *ENGINE_ARGUMENTS], folder / "stock.log") as process:
+    with _process([*command, "--host=127.0.0.1", *arguments], folder / "stock.log") as process:
         async with httpx.AsyncClient(timeout=600, trust_env=False) as client:
             url = f"http://127.0.0.1:{port}"
             deadline = time.monotonic() + 600
@@ -157,7 +159,7 @@ async def stock_server(model: Path, folder: Path) -> AsyncIterator[tuple[httpx.A
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise ServerFailed(f"stock vLLM did not start; its log: {folder / 'stock.log'}")
                 await asyncio.sleep(1)
-            yield client, url
+            yield client, url, process.pid
 
 
 async def _healthy(client: httpx.AsyncClient, url: str) -> bool:

@@ -1,0 +1,142 @@
+"""`python -m prism.bench.nothing_shared`: what PRISM costs where there is nothing to gain.
+
+Stock vLLM's server and `prism serve` stand side by side with the same engine arguments and a random model, and answer
+the same prompts in turn, one at a time, so that whatever else the machine does hits both alike. Prompts are random
+words and share nothing. Compared are the time to the first content and the CPU time of all processes of each server, pair by
+pair; the interval is a paired bootstrap of the ratio of medians (TTFT) and of means (CPU).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from scipy.stats import bootstrap
+
+from prism.bench.demo_server import free_port, running_server
+from prism.bench.exact import stock_server
+from prism.bench.models import YARDSTICK, tiny_model
+
+MODEL = "nothing-shared"
+ARGUMENTS = (
+    f"--served-model-name={MODEL}",
+    "--dtype=float32",
+    "--block-size=16",
+    "--num-gpu-blocks-override=400",
+    "--max-num-seqs=8",
+    "--max-num-batched-tokens=1024",
+    "--max-model-len=2048",
+    "--enforce-eager",
+)
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One answered request: seconds to its first content, CPU seconds of the server meanwhile."""
+
+    ttft: float
+    cpu: float
+
+
+def group_cpu_seconds(group: int) -> float:
+    """User and system time so far of all living processes of a process group."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue  # it has just ended
+        if int(fields[2]) == group:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS
+
+
+async def ask(client: httpx.AsyncClient, url: str, group: int, prompt: str, tokens: int) -> Sample:
+    """One streamed completion, to its end."""
+    body = {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "stream": True,
+        "ignore_eos": True,
+    }
+    cpu, began, first = group_cpu_seconds(group), time.perf_counter(), None
+    async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if first is None and line.startswith("data: {") and json.loads(line[6:]).get("choices"):
+                first = time.perf_counter() - began
+    assert first is not None
+    return Sample(first, group_cpu_seconds(group) - cpu)
+
+
+def ratio_interval(ours: Sequence[float], stock: Sequence[float], middle: str) -> tuple[float, tuple[float, float]]:
+    """PRISM over stock by `median` or `mean`, and its 95 % interval over resampled pairs."""
+    take = np.median if middle == "median" else np.mean
+
+    def ratio(a: NDArray[np.float64], b: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
+        quotient: NDArray[np.float64] = take(a, axis=axis) / take(b, axis=axis)
+        return quotient
+
+    data = (np.asarray(ours), np.asarray(stock))
+    found = bootstrap(data, ratio, paired=True, vectorized=True, method="percentile", random_state=0)
+    interval = found.confidence_interval
+    return float(ratio(*data)), (float(interval.low), float(interval.high))
+
+
+async def compare(tokenizer: Path, requests: int, words: int, tokens: int, console: Console) -> str:
+    """Both servers, warmed up, then `requests` pairs. Which goes first alternates."""
+    model, folder = tiny_model(tokenizer, YARDSTICK), Path(tempfile.mkdtemp(prefix="prism-nothing-"))
+    rng = random.Random(0)
+    console.print("starting both servers")
+    async with (
+        stock_server(model, ARGUMENTS, folder) as (client, stock_url, stock_group),
+        running_server(model, ARGUMENTS, folder, free_port(None, 0), free_port(None, 0)) as prism,
+    ):
+        await prism.wait_until_ready(lambda _: None)
+        arms = [(prism.url, prism.process.pid), (stock_url, stock_group)]
+        samples: tuple[list[Sample], list[Sample]] = ([], [])
+        for number in track(range(-10, requests), console=console, description="pairs"):
+            prompt = " ".join(str(rng.randrange(10**6)) for _ in range(words))
+            for arm in (0, 1) if number % 2 else (1, 0):
+                url, group = arms[arm]
+                sample = await ask(client, url, group, prompt, tokens)
+                if number >= 0:
+                    samples[arm].append(sample)
+    ttft = ratio_interval([s.ttft for s in samples[0]], [s.ttft for s in samples[1]], "median")
+    cpu = ratio_interval([s.cpu for s in samples[0]], [s.cpu for s in samples[1]], "mean")
+    return (
+        f"{requests} pairs; PRISM over stock: P50 of TTFT {ttft[0]:.3f} (95 % {ttft[1][0]:.3f} to {ttft[1][1]:.3f}), "
+        f"CPU time a request {cpu[0]:.3f} (95 % {cpu[1][0]:.3f} to {cpu[1][1]:.3f})"
+    )
+
+
+def main(
+    tokenizer: Annotated[Path, typer.Argument(help="Folder of a tokenizer of at most 16,384 ids.")],
+    requests: Annotated[int, typer.Option(help="Pairs of requests.")] = 200,
+    words: Annotated[int, typer.Option(help="Random numbers a prompt is made of.")] = 150,
+    tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = 8,
+) -> None:
+    """Compare PRISM with stock vLLM on prompts that share nothing."""
+    console = Console(stderr=True)
+    Console().print(asyncio.run(compare(tokenizer, requests, words, tokens, console)), highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)
