@@ -2,8 +2,8 @@
 
 Stock vLLM's server and `prism serve` stand side by side with the same engine arguments and a random model, and answer
 the same prompts in turn, one at a time, so that whatever else the machine does hits both alike. Prompts are random
-words and share nothing. Compared are the time to the first content and the CPU time of all processes of each server, pair by
-pair; the interval is a paired bootstrap of the ratio of medians (TTFT) and of means (CPU).
+words and share nothing. Compared are the time to the first content and the CPU time of all processes of each server,
+pair by pair; the interval is a paired bootstrap of the ratio of medians (TTFT) and of means (CPU).
 """
 
 from __future__ import annotations
