@@ -119,6 +119,8 @@ class DemandAwareScheduling(_Base):
         settings = self.settings.take()
         if settings is not None:
             self._generation = settings.generation
+            if settings.spec.scheduler.fairness.enabled:
+                logger.warning("scheduler.fairness.enabled is not acted on by this version: tenants get no equal shares")
             self.adopt_settings(settings.spec)
 
     # ---- what vLLM calls -------------------------------------------------------------------------------------
