@@ -120,7 +120,7 @@ class DemandAwareScheduling(_Base):
         if settings is not None:
             self._generation = settings.generation
             if settings.spec.scheduler.fairness.enabled:
-                logger.warning("scheduler.fairness.enabled is not acted on by this version: tenants get no equal shares")
+                logger.warning("scheduler.fairness is not acted on by this version: tenants get no equal shares")
             self.adopt_settings(settings.spec)
 
     # ---- what vLLM calls -------------------------------------------------------------------------------------
