@@ -22,9 +22,10 @@ class Channel:
         self._socket.bind(address)
         self.batches: list[FactBatch] = []
 
-    def read(self, quiet_ms: int = 100) -> list[Fact]:
+    def read(self, quiet_ms: int = 250) -> list[Fact]:
         """All facts that have come so far, once nothing more comes."""
-        while self._socket.poll(quiet_ms):
+        # The first one may have to wait for a busy machine to make the connection.
+        while self._socket.poll(quiet_ms if self.batches else max(quiet_ms, 3000)):
             self.batches.append(decode_batch(self._socket.recv()))
         return [fact for batch in self.batches for fact in batch.facts]
 
