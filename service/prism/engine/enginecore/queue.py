@@ -65,11 +65,7 @@ class PrismRequestQueue(RequestQueue):
         Raises:
             IndexError: the queue is empty.
         """
-        self._owner.settle_popped()
-        head = self._owner.decisions.head(self._owner.now())
-        if head is None:
-            raise IndexError("peek from an empty queue")
-        request = self._find(head.waiting.request)
+        request = self._head("peek")
         self._owner.prepare_head(request)
         return request
 
@@ -79,11 +75,7 @@ class PrismRequestQueue(RequestQueue):
         Raises:
             IndexError: the queue is empty.
         """
-        self._owner.settle_popped()
-        head = self._owner.decisions.head(self._owner.now())
-        if head is None:
-            raise IndexError("pop from an empty queue")
-        request = self._find(head.waiting.request)
+        request = self._head("pop")
         self._owner.decisions.take(request.request_id)
         self._owner.popped(request)
         return request
@@ -104,3 +96,11 @@ class PrismRequestQueue(RequestQueue):
     def __iter__(self) -> Iterator[Request]:
         for waiting in self._owner.decisions.room:
             yield self._find(waiting.request)
+
+    def _head(self, verb: str) -> Request:
+        # Whether the last one popped runs decides whose turn it is now.
+        self._owner.settle_popped()
+        head = self._owner.decisions.head(self._owner.now())
+        if head is None:
+            raise IndexError(f"{verb} from an empty queue")
+        return self._find(head.waiting.request)
