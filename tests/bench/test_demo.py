@@ -2,66 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import socket
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-import httpx
 import pytest
 from rich.console import Console
 
-from prism.bench.demo_load import OpenLoop, Reply
-from prism.bench.demo_report import Run, median_change, percentiles, report, save_picture
+from prism.bench.demo_report import Run, report, save_picture
 from prism.bench.demo_server import free_port, write_settings
 from prism.bench.demo_trace import telling, trace
-from prism.bench.passages import questions
-from prism.bench.rag_load import draw_load
+from prism.bench.http.load import Reply
 from prism.config.document import in_force, parse_document
 from prism.config.schema import PrismSpec
 from prism.errors import DeploymentError
-
-FACTS = {"lane": "hot", "reordered": True, "ttft": {"admission_wait": 0.1, "prefill": 0.2, "first_token": 0.01}}
-
-
-def test_percentiles_need_samples_beyond_them() -> None:
-    assert list(percentiles(range(9))) == []
-    assert list(percentiles(range(10))) == ["P50"]
-    assert list(percentiles(range(100))) == ["P50", "P90", "P95"]
-    assert list(percentiles(range(500))) == ["P50", "P90", "P95", "P99"]
-
-
-def test_interval_holds_the_ratio_of_medians() -> None:
-    before = [1.0 + index % 7 for index in range(80)]
-    ratio, low, high = median_change(before, [value / 2 for value in before])
-    assert low <= ratio == 0.5 <= high
-
-
-def test_interval_of_noise_holds_one() -> None:
-    before = [1.0 + (index * 37 % 80) / 80 for index in range(80)]
-    after = [1.0 + (index * 53 % 80) / 80 for index in range(80)]
-    _, low, high = median_change(before, after)
-    assert low < 1 < high
-
-
-def test_first_content_ends_the_time_to_first_token() -> None:
-    reply = Reply(due=1.0)
-    reply.take({"choices": [{"delta": {"role": "assistant", "content": ""}}]}, 1.5)
-    reply.take({"choices": [{"delta": {"content": "Pa"}}]}, 2.0)
-    reply.take({"choices": [{"delta": {"content": "ris"}}]}, 3.0)
-    assert (reply.ttft_s, reply.text) == (1.0, "Paris")
-
-
-def test_usage_chunk_tells_cached_tokens_and_parts() -> None:
-    reply = Reply(due=0.0)
-    usage = {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 64}}
-    reply.take({"choices": [], "usage": usage, "prism": FACTS}, 1.0)
-    assert (reply.prompt_tokens, reply.cached_tokens, reply.lane, reply.reordered) == (100, 64, "hot", True)
-    assert reply.parts == FACTS["ttft"]
 
 
 def test_a_port_in_use_is_said_with_what_to_do() -> None:
@@ -129,55 +84,3 @@ def test_trace_names_its_spans() -> None:
     text = console.export_text()
     assert "prism.admission_wait" in text
     assert "segments hit 2 of 6" in text
-
-
-class _Answers(BaseHTTPRequestHandler):
-    """A server of the streamed form that fails every third request."""
-
-    protocol_version = "HTTP/1.1"
-    asked = 0
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        type(self).asked += 1
-        if type(self).asked % 3 == 0:
-            self.send_response(500)
-            answer = b"no"
-        else:
-            self.send_response(200)
-            chunks = [{"choices": [{"delta": {"content": body["model"]}}]}, {"choices": [], "prism": FACTS}]
-            answer = (
-                b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
-            )
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing to say."""
-
-
-@pytest.fixture
-def answering() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-
-
-async def test_every_arrival_gets_its_reply_whether_it_fails_or_not(answering: str) -> None:
-    load = draw_load(questions(5), 100, 0.3)
-    async with httpx.AsyncClient(trust_env=False) as client:
-        loop = OpenLoop(client, answering, "m", 8)
-        await loop.run(load)
-    assert len(loop.replies) == len(load)
-    assert all(reply.done and bool(reply.error) != (reply.ttft_s is not None) for reply in loop.replies)
-
-
-async def test_a_dead_server_is_an_error_of_each_request() -> None:
-    async with httpx.AsyncClient(trust_env=False) as client:
-        loop = OpenLoop(client, f"http://127.0.0.1:{free_port(None, 0)}", "m", 8)
-        await loop.run(draw_load(questions(5), 100, 0.1))
-    assert all("ConnectError" in reply.error for reply in loop.replies)

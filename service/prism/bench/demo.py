@@ -22,13 +22,13 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from prism.bench.demo_load import OpenLoop
 from prism.bench.demo_report import Run, lanes, report, save_picture
 from prism.bench.demo_server import DemoServer, free_port, running_server
 from prism.bench.demo_trace import telling, trace
+from prism.bench.http.load import Load, Session
 from prism.bench.models import smollm2
 from prism.bench.passages import Question, questions
-from prism.bench.rag_load import Arrival, draw_load
+from prism.bench.rag_load import asked_once, draw_load, sessions
 from prism.config.schema import Order, PrismSpec, Reorder, Retention, RetentionPolicy, Scheduler
 from prism.errors import DeploymentError, PrismError
 
@@ -187,7 +187,8 @@ async def _compare(server: DemoServer, options: Options, console: Console) -> No
     sustained = await _sustained(server, reserve, console)
     rate = sustained * options.load
     left = [question for question in asked if question not in reserve]
-    load = draw_load(left, rate, options.seconds, articles=ARTICLES, seed=options.seed)
+    drawn = draw_load(left, rate, options.seconds, articles=ARTICLES, seed=options.seed)
+    load = sessions(drawn, MODEL, MAX_TOKENS)
     console.print(
         f"Stock order sustains about {sustained:.2f} requests a second here; sending {rate:.2f}/s for "
         f"{options.seconds:.0f} s to each policy: {len(load)} questions about {ARTICLES} articles, drawn by a Zipf "
@@ -218,11 +219,12 @@ def _spread(asked: Sequence[Question], count: int) -> list[Question]:
 async def _sustained(server: DemoServer, reserve: Sequence[Question], console: Console) -> float:
     """Requests per second that the engine completes with all its places taken, after a warm-up."""
     with console.status("measuring what this machine sustains"):
-        warm_up = OpenLoop(server.client, server.url, MODEL, MAX_TOKENS)
-        await warm_up.run_closed(reserve[:2], 1)
+        calls = [asked_once(question, MODEL, MAX_TOKENS) for question in reserve]
+        warm_up = Load(server.client, server.url)
+        await warm_up.run_closed(calls[:2], 1)
         await server.forget()
-        measured = OpenLoop(server.client, server.url, MODEL, MAX_TOKENS)
-        await measured.run_closed(reserve, TOGETHER)
+        measured = Load(server.client, server.url)
+        await measured.run_closed(calls, TOGETHER)
         passed = measured.now
     failed = [reply.error for reply in warm_up.replies + measured.replies if reply.error]
     if failed:
@@ -230,19 +232,19 @@ async def _sustained(server: DemoServer, reserve: Sequence[Question], console: C
     return len(reserve) / passed
 
 
-async def _run(name: str, server: DemoServer, spec: PrismSpec, load: Sequence[Arrival], console: Console) -> Run:
+async def _run(name: str, server: DemoServer, spec: PrismSpec, load: Sequence[Session], console: Console) -> Run:
     """The whole load under one policy, with an empty cache at its start."""
     await server.adopt(spec)
     await server.forget()
-    loop = OpenLoop(server.client, server.url, MODEL, MAX_TOKENS)
+    loop = Load(server.client, server.url)
     with Live(console=console, refresh_per_second=4) as live, _updates(name, server, loop, load, live):
-        await loop.run(load)
+        await loop.run_open(load)
         live.update(_live_table(name, loop, load, (0, 0)))
     return Run(name, loop.replies)
 
 
 @contextlib.contextmanager
-def _updates(name: str, server: DemoServer, loop: OpenLoop, load: Sequence[Arrival], live: Live) -> Iterator[None]:
+def _updates(name: str, server: DemoServer, loop: Load, load: Sequence[Session], live: Live) -> Iterator[None]:
     """Redraws the live table every second while the block runs."""
 
     async def redraw() -> None:
@@ -257,7 +259,7 @@ def _updates(name: str, server: DemoServer, loop: OpenLoop, load: Sequence[Arriv
         task.cancel()
 
 
-def _live_table(name: str, loop: OpenLoop, load: Sequence[Arrival], queue: tuple[int, int]) -> Group:
+def _live_table(name: str, loop: Load, load: Sequence[Session], queue: tuple[int, int]) -> Group:
     done = [reply for reply in loop.replies if reply.done]
     run = Run(name, done)
     table = Table(title=f"{name}: {loop.now:.0f} s")

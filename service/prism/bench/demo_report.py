@@ -14,15 +14,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prism.bench.demo_load import PARTS, Reply
-
-BEYOND = 5
-"""Samples that must lie beyond a percentile before it is shown."""
-
-BLOCK = 8
-"""Consecutive requests that are drawn together in the bootstrap: those in one queue are not independent."""
-
-DRAWS = 4_000
+from prism.bench.estimates import BEYOND, BLOCK, paired_ratio, percentiles
+from prism.bench.http.load import PARTS, Reply
 
 BAR_CELLS = 24
 
@@ -46,7 +39,7 @@ class Run:
     def hit_rate(self) -> float:
         """Share of prompt tokens that came from the cache, 0 to 1."""
         prompt = sum(reply.prompt_tokens for reply in self.replies)
-        return sum(reply.cached_tokens for reply in self.replies) / prompt if prompt else 0.0
+        return sum(reply.cached_tokens or 0 for reply in self.replies) / prompt if prompt else 0.0
 
     @property
     def failed(self) -> int:
@@ -56,25 +49,6 @@ class Run:
         """Mean seconds of one part of TTFT, over the requests that report it."""
         known = [reply.parts[part] for reply in self.replies if part in reply.parts]
         return sum(known) / len(known) if known else 0.0
-
-
-def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """P50, P90, P95 and P99, as far as at least `BEYOND` values lie beyond them."""
-    allowed = [level for level in (50, 90, 95, 99) if len(values) * (100 - level) >= BEYOND * 100]
-    return {f"P{level}": float(np.percentile(values, level)) for level in allowed}
-
-
-def median_change(before: Sequence[float], after: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Ratio of the medians, after to before, and the bounds of its 95 % interval.
-
-    The same requests in the same order on both sides: pairs are drawn together, in blocks of `BLOCK` consecutive ones.
-    """
-    pairs = np.array([before, after], dtype=float)
-    starts = np.random.default_rng(seed).integers(0, pairs.shape[1], (DRAWS, -(-pairs.shape[1] // BLOCK)))
-    drawn = (starts[:, :, None] + np.arange(BLOCK)) % pairs.shape[1]
-    medians = np.median(pairs[:, drawn.reshape(DRAWS, -1)[:, : pairs.shape[1]]], axis=2)
-    low, high = np.percentile(medians[1] / medians[0], [2.5, 97.5])
-    return _median(pairs[1]) / _median(pairs[0]), float(low), float(high)
 
 
 def report(stock: Run, prism: Run) -> RenderableType:
@@ -131,9 +105,10 @@ def _caution(stock: Run, prism: Run) -> str:
     ]
     said = ""
     if len(both) >= 2 * BLOCK:
-        ratio, low, high = median_change([pair[0] for pair in both], [pair[1] for pair in both])
+        change = paired_ratio([after for _, after in both], [before for before, _ in both])
         said = (
-            f"Median TTFT with PRISM is {ratio:.2f} times stock's here (95 % interval {low:.2f} to {high:.2f}, paired "
+            f"Median TTFT with PRISM is {change.value:.2f} times stock's here (95 % interval {change.low:.2f} to "
+            f"{change.high:.2f}, paired "
         )
         said += "block bootstrap over the requests of this one run). "
     return (
@@ -168,7 +143,3 @@ def save_picture(stock: Run, prism: Run, path: Path, rate: float) -> None:
         f"The same {len(stock.replies)} requests at {rate:.2f} a second, one run on a processor", fontsize=10
     )
     figure.savefig(path)
-
-
-def _median(values: NDArray[np.float64]) -> float:
-    return float(np.median(values))

@@ -14,20 +14,17 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import httpx
-import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
-from scipy.stats import bootstrap
 
 from prism.bench.demo_server import free_port, running_server
+from prism.bench.estimates import mean, median, paired_ratio
 from prism.bench.exact import stock_server
 from prism.bench.models import YARDSTICK, tiny_model
 
@@ -86,20 +83,6 @@ async def ask(client: httpx.AsyncClient, url: str, group: int, prompt: str, toke
     return Sample(first, group_cpu_seconds(group) - cpu)
 
 
-def ratio_interval(ours: Sequence[float], stock: Sequence[float], middle: str) -> tuple[float, tuple[float, float]]:
-    """PRISM over stock by `median` or `mean`, and its 95 % interval over resampled pairs."""
-    take = np.median if middle == "median" else np.mean
-
-    def ratio(a: NDArray[np.float64], b: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
-        quotient: NDArray[np.float64] = take(a, axis=axis) / take(b, axis=axis)
-        return quotient
-
-    data = (np.asarray(ours), np.asarray(stock))
-    found = bootstrap(data, ratio, paired=True, vectorized=True, method="percentile", random_state=0)
-    interval = found.confidence_interval
-    return float(ratio(*data)), (float(interval.low), float(interval.high))
-
-
 async def compare(tokenizer: Path, requests: int, words: int, tokens: int, console: Console) -> str:
     """Both servers, warmed up, then `requests` pairs. Which goes first alternates."""
     model, folder = tiny_model(tokenizer, YARDSTICK), Path(tempfile.mkdtemp(prefix="prism-nothing-"))
@@ -119,11 +102,12 @@ async def compare(tokenizer: Path, requests: int, words: int, tokens: int, conso
                 sample = await ask(client, url, group, prompt, tokens)
                 if number >= 0:
                     samples[arm].append(sample)
-    ttft = ratio_interval([s.ttft for s in samples[0]], [s.ttft for s in samples[1]], "median")
-    cpu = ratio_interval([s.cpu for s in samples[0]], [s.cpu for s in samples[1]], "mean")
+    # One request at a time: pairs are independent.
+    ttft = paired_ratio([s.ttft for s in samples[0]], [s.ttft for s in samples[1]], median, block=1)
+    cpu = paired_ratio([s.cpu for s in samples[0]], [s.cpu for s in samples[1]], mean, block=1)
     return (
-        f"{requests} pairs; PRISM over stock: P50 of TTFT {ttft[0]:.3f} (95 % {ttft[1][0]:.3f} to {ttft[1][1]:.3f}), "
-        f"CPU time a request {cpu[0]:.3f} (95 % {cpu[1][0]:.3f} to {cpu[1][1]:.3f})"
+        f"{requests} pairs; PRISM over stock, with 95 % intervals: P50 of TTFT {ttft.value:.3f} ({ttft.low:.3f} to "
+        f"{ttft.high:.3f}), CPU time a request {cpu.value:.3f} ({cpu.low:.3f} to {cpu.high:.3f})"
     )
 
 

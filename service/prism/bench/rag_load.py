@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prism.bench.http.load import Session, Turn
 from prism.bench.passages import Question
 
 SYSTEM_PROMPT = "You answer questions from the passages that you are given. Answer with a few words."
@@ -67,6 +68,24 @@ def _by_popularity(
         if not left[chosen]:
             weights[chosen] = 0.0
     return order
+
+
+def sessions(load: Sequence[Arrival], model: str, max_tokens: int, *, reorder: bool = True) -> list[Session]:
+    """The load as requests, each a session of its own."""
+    return [
+        asked_once(arrival.question, model, max_tokens, at_s=arrival.at, name=f"rag-{number}", reorder=reorder)
+        for number, arrival in enumerate(load)
+    ]
+
+
+def asked_once(
+    question: Question, model: str, max_tokens: int, *, at_s: float = 0.0, name: str = "rag", reorder: bool = True
+) -> Session:
+    """One question as a session of one turn."""
+    body = chat_request(question, model, max_tokens)
+    if not reorder:
+        del body["prism"]
+    return Session(at_s, (Turn(name, body),))
 
 
 def chat_request(question: Question, model: str, max_tokens: int) -> dict[str, object]:

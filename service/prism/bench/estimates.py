@@ -1,0 +1,121 @@
+"""What few measurements allow to say: percentiles as far as there are samples for them, and paired intervals."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import DegenerateDataWarning, bootstrap
+
+BEYOND = 5
+"""Samples that must lie beyond a percentile before it is shown."""
+
+LEVELS = (50, 90, 95, 99)
+
+BLOCK = 8
+"""Consecutive requests that are drawn together: those in one queue are not independent."""
+
+DRAWS = 4_000
+_DRAWS_AT_ONCE = 100
+
+Statistic = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
+"""Of the values along an axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate and the bounds of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+    @property
+    def excludes_one(self) -> bool:
+        """For a ratio: the data tell the two sides apart."""
+        return self.high < 1 or self.low > 1
+
+
+def mean(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = np.mean(values, axis=axis)
+    return result
+
+
+def median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = np.median(values, axis=axis)
+    return result
+
+
+def percentile_of(level: float) -> Statistic:
+    """The statistic of this percentile, 0 to 100, by nearest rank."""
+
+    def statistic(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+        result: NDArray[np.float64] = np.percentile(values, level, axis=axis, method="inverted_cdf")
+        return result
+
+    return statistic
+
+
+def allowed_levels(count: int) -> list[int]:
+    """Those of `LEVELS` that this many samples carry: at least `BEYOND` of them are expected beyond it."""
+    return [level for level in LEVELS if count * (100 - level) >= BEYOND * 100]
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """P50, P90, P95 and P99 by nearest rank, as far as the samples carry them; infinite values take part."""
+    levels = allowed_levels(len(values))
+    return {f"P{level}": float(np.percentile(values, level, method="inverted_cdf")) for level in levels}
+
+
+def paired_ratio(
+    ours: Sequence[float], theirs: Sequence[float], statistic: Statistic = median, *, block: int = BLOCK, seed: int = 0
+) -> Interval:
+    """A statistic of ours over that of theirs, with its paired bootstrap interval (BCa).
+
+    Pairs are drawn together, in blocks of consecutive ones. Where the correction of BCa is not defined (nearly all
+    draws give one value), the bounds are the plain percentiles of the draws.
+
+    Args:
+        ours, theirs: of the same requests in the same order; finite.
+        statistic: what is compared.
+        block: length of a block; pairs after the last whole block count in the value and not in its interval.
+        seed: of the draws.
+
+    Raises:
+        ValueError: fewer than two blocks of pairs.
+    """
+    pairs = np.array([ours, theirs], dtype=float)
+    blocks = pairs.shape[1] // block
+    if blocks < 2:
+        raise ValueError(f"{pairs.shape[1]} pairs are too few for an interval: {2 * block} or more are needed")
+    blocked = pairs[:, : blocks * block].reshape(2, blocks, block)
+
+    def ratio(drawn: NDArray[np.intp], axis: int = -1) -> NDArray[np.float64]:
+        chosen = blocked[:, np.moveaxis(drawn, axis, -1)]
+        both = statistic(chosen.reshape(*chosen.shape[:-2], -1), -1)
+        quotient: NDArray[np.float64] = both[0] / both[1]
+        return quotient
+
+    low, high = _bounds(np.arange(blocks), ratio, seed)
+    whole = statistic(pairs, 1)
+    return Interval(float(whole[0] / whole[1]), low, high)
+
+
+def _bounds(blocks: NDArray[np.intp], ratio: Callable[..., NDArray[np.float64]], seed: int) -> tuple[float, float]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateDataWarning)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = bootstrap(
+                (blocks,), ratio, n_resamples=DRAWS, batch=_DRAWS_AT_ONCE, vectorized=True, method="BCa", rng=seed
+            )
+    low, high = found.confidence_interval
+    if np.isfinite(low) and np.isfinite(high):
+        return float(low), float(high)
+    plain = np.percentile(found.bootstrap_distribution, [2.5, 97.5])
+    return float(plain[0]), float(plain[1])
