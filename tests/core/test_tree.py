@@ -9,13 +9,13 @@ import pytest
 from prism.core.demand import DemandLedger, Weights
 from prism.core.retention import DemandAware
 from prism.core.segments import SegmentKind
-from prism.core.tree import UNPROTECTED, DemandAwareRadixTree, EvictionKey, Node
+from prism.core.tree import UNPROTECTED, DemandAwareRadixTree, EvictionKey, Node, Retention
 
 if TYPE_CHECKING:
     from tests.core.conftest import Cache, Part
 
 
-class Oldest:
+class Oldest(Retention):
     """Least recently used nodes first."""
 
     def key(self, node: Node, tree: DemandAwareRadixTree) -> EvictionKey:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from prism.core.demand import DemandLedger
 from prism.core.segments import SegmentKind
-from prism.core.tree import PRIVATE, Anchor, AnchorPoint, DemandAwareRadixTree, EvictionKey, Node
+from prism.core.tree import PRIVATE, Anchor, AnchorPoint, DemandAwareRadixTree, EvictionKey, Node, Retention
 
 BLOCKS = 14
 WINDOW = 8
@@ -41,7 +41,7 @@ def points(chain: str, cuts: list[int]) -> list[AnchorPoint]:
     ]
 
 
-class ByName:
+class ByName(Retention):
     """Keys that differ from node to node and never change, so the order of eviction is known."""
 
     def __init__(self, factor: int) -> None:

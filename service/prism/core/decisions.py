@@ -33,7 +33,7 @@ from prism.core.lanes import ColdLane
 from prism.core.order import AsWritten, ByUtility, Document, DocumentOrder, TreeWalk, cached_blocks
 from prism.core.retention import DemandAware
 from prism.core.segments import PromptPlan, Segment, SegmentKind, permute_plan
-from prism.core.tree import Anchor, AnchorPoint, DemandAwareRadixTree
+from prism.core.tree import Anchor, AnchorPoint, DemandAwareRadixTree, Retention
 
 Hashes = Sequence[bytes]
 
@@ -77,6 +77,19 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Policies:
+    """Objects that decide in place of those that the settings name; where one is None, the settings decide.
+
+    What is measured against PRISM is played this way, in the same engine and over the same tree.
+    """
+
+    hot_order: Callable[[Decisions], HotOrder] | None = None
+    """Makes the order for one priority. It stands alone, without a cold lane."""
+    documents: DocumentOrder | None = None
+    retention: Retention | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """What was decided about a request when it was admitted.
 
@@ -113,6 +126,7 @@ class Decisions:
         self.spec = spec
         self.passes = 0
         self.patience = Patience()
+        self._policies = Policies()
         self._seconds_per_token = seconds_per_token
         self.ledger = DemandLedger(spec.scheduler.window.arrivals)
         self.tree = DemandAwareRadixTree(self.ledger, DemandAware(_weights(spec.scheduler)))
@@ -129,13 +143,20 @@ class Decisions:
         scheduler = spec.scheduler
         self.ledger.resize(scheduler.window.arrivals)
         self.tree.resize(scheduler.window.arrivals)
-        self.tree.retain_by(DemandAware(_weights(scheduler)))
-        self._documents = _document_order(scheduler)
+        self.tree.retain_by(self._policies.retention or DemandAware(_weights(scheduler)))
+        self._documents = self._policies.documents or _document_order(scheduler)
         for prompt in self._prompts.values():
             prompt.waiting.signature = self._signature(prompt)
         self.room.adopt(self._new_order, _cold_lane(scheduler))
 
+    def play(self, policies: Policies) -> None:
+        """Decide by these from now on, whatever settings are adopted later; call it between passes."""
+        self._policies = policies
+        self.adopt(self.spec)
+
     def _new_order(self) -> HotOrder:
+        if self._policies.hot_order is not None:
+            return self._policies.hot_order(self)
         scheduler = self.spec.scheduler
         match scheduler.order:
             case Order.FCFS:
@@ -256,13 +277,17 @@ class Decisions:
     @property
     def has_lanes(self) -> bool:
         """Whether requests are admitted through lanes; under orders of arrival and of prefix length they are not."""
-        return self.spec.scheduler.order in (Order.PRISM, Order.PAPER)
+        return self._policies.hot_order is None and self.spec.scheduler.order in (Order.PRISM, Order.PAPER)
 
     def knows(self, request: str) -> bool:
         return request in self._prompts
 
     def prompt(self, request: str) -> Prompt | None:
         return self._prompts.get(request)
+
+    def cached_tokens(self, waiting: Waiting) -> int:
+        """Prompt tokens that a waiting request would find cached now. No side effects."""
+        return self._cached_of(waiting)
 
     # ---- inside ----------------------------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from prism.core.demand import Weights
 from prism.core.segments import SegmentKind
-from prism.core.tree import PRIVATE, PROTECTED, UNPROTECTED, DemandAwareRadixTree, EvictionKey, Node
+from prism.core.tree import PRIVATE, PROTECTED, UNPROTECTED, DemandAwareRadixTree, EvictionKey, Node, Retention
 
 
-class DemandAware:
+class DemandAware(Retention):
     """Cold private suffixes, then what nobody waits for from the least utility up, then what somebody waits for.
 
     *Predicted* uses are counted over the last `window` arrivals, in one unit for all kinds of nodes:

@@ -86,6 +86,7 @@ class Node:
     __slots__ = (
         "anchor",
         "anchors",
+        "born",
         "children",
         "continuation",
         "free",
@@ -101,6 +102,7 @@ class Node:
         "start",
         "ticket",
         "touched",
+        "uses",
     )
 
     def __init__(self, run: list[Hash], start: int, parent: Node | None) -> None:
@@ -115,6 +117,9 @@ class Node:
         self.queued = 0
         self.recent = 0
         self.touched = 0
+        self.born = 0
+        """When it came, in admissions; `touched` is when it was last used, `uses` how often."""
+        self.uses = 0
         self.kind: SegmentKind | None = None
         self.anchor: Anchor | None = None
         """The anchor at or after its end, if it lies in a reusable segment."""
@@ -193,6 +198,9 @@ class Retention(Protocol):
         Candidates are kept in this order, so the closer it is, the fewer of them are weighed at each choice.
         """
         ...
+
+    def gave_up(self, key: EvictionKey) -> None:
+        """Blocks of a node with this key, the least one, were given up."""
 
 
 class DemandAwareRadixTree:
@@ -430,6 +438,7 @@ class DemandAwareRadixTree:
         out: list[tuple[int, int]] = []
         while len(out) < count:
             node, key = self._least()
+            self.retention.gave_up(key)
             taken = node.free[-(count - len(out)) :]
             del node.free[-len(taken) :]
             taken.reverse()
@@ -498,7 +507,7 @@ class DemandAwareRadixTree:
         if matched == len(hashes):
             return node
         leaf = Node(list(hashes[matched:]), matched, node)
-        leaf.touched = self.uses
+        leaf.touched = leaf.born = self.uses
         node.children[hashes[matched]] = leaf
         for block_hash in leaf.run:
             self._index[block_hash] = leaf
@@ -518,6 +527,7 @@ class DemandAwareRadixTree:
         # The lower part stays the same object: whoever remembers the node as the end of a prefix stays right.
         upper = Node(node.run[: at - node.start], node.start, node.parent)
         upper.queued, upper.recent, upper.touched = node.queued, node.recent, node.touched
+        upper.born, upper.uses = node.born, node.uses
         upper.kind, upper.anchor, upper.continuation = node.kind, node.anchor, node.continuation
         had = node.holds_free
         cut = bisect_left(node.free, (at, -1))
@@ -645,6 +655,7 @@ class DemandAwareRadixTree:
         for node in leaf.path():
             node.recent |= bit
             node.touched = self.uses
+            node.uses += 1
             node.continuation = continuation
             node.anchor = self._covering(anchors, node)
             node.kind = node.anchor.kind if node.anchor is not None else tail
