@@ -9,11 +9,12 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from prism.engine.frontend.app import Frontend
 from prism.serving.shown import shown_request
+from prism.telemetry.metrics import TEXT_FORMAT
 
 MAX_SHOWN = 512
 
@@ -32,6 +33,9 @@ def admin_app(frontend: Frontend) -> Starlette:
     async def settings(_: Request) -> JSONResponse:
         return JSONResponse(frontend.settings.as_json())
 
+    async def metrics(_: Request) -> Response:
+        return Response(frontend.metrics.text(), headers={"content-type": TEXT_FORMAT})
+
     async def requests(request: Request) -> JSONResponse:
         last = request.query_params.get("last", "20")
         if not last.isdigit():
@@ -46,6 +50,7 @@ def admin_app(frontend: Frontend) -> Starlette:
     return Starlette(
         routes=[
             Route("/prism/v1/settings", settings, methods=["GET"]),
+            Route("/prism/v1/metrics", metrics, methods=["GET"]),
             Route("/prism/v1/requests", requests, methods=["GET"]),
             Route("/prism/v1/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
         ]

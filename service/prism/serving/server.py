@@ -171,6 +171,7 @@ def _run(args: Namespace, own: PrismArguments) -> None:
     prefix = _prefix()
     telemetry = start_telemetry(SERVICE_NAME, {"prism.model": _model_name(args)})
     frontend = Frontend(args, own, telemetry, prefix)
+    frontend.metrics.publish()
     server = PrismServer(args, own, frontend, prefix)
     server.start([PrismModel(_model_name(args), frontend)])
 

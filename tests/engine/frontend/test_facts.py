@@ -11,11 +11,22 @@ import zmq
 
 from prism.config.schema import PrismSpec
 from prism.engine.frontend.desk import RequestDesk
-from prism.engine.frontend.facts import FactCounts, FactDispatch, FactReceiver, facts_address
+from prism.engine.frontend.facts import WARM_UP, FactCounts, FactDispatch, FactReceiver, facts_address
 from prism.engine.frontend.health import EngineHealth
 from prism.engine.frontend.settings import EngineSettings
-from prism.engine.wire import Fact, FactBatch, Heartbeat, SettingsAdopted, SettingsRefused, encode_batch
+from prism.engine.wire import (
+    Admitted,
+    Fact,
+    FactBatch,
+    Gauges,
+    Heartbeat,
+    SettingsAdopted,
+    SettingsRefused,
+    encode_batch,
+)
 from prism.errors import DeploymentError
+from prism.telemetry import metrics as names
+from prism.telemetry.metrics import Metrics
 
 SPEC = PrismSpec().model_dump(mode="json", by_alias=True, exclude_none=True)
 
@@ -39,8 +50,13 @@ def health() -> EngineHealth:
 
 
 @pytest.fixture
-def dispatch(settings: EngineSettings, health: EngineHealth) -> FactDispatch:
-    return FactDispatch(RequestDesk(), settings, health)
+def metrics() -> Metrics:
+    return Metrics("m")
+
+
+@pytest.fixture
+def dispatch(settings: EngineSettings, health: EngineHealth, metrics: Metrics) -> FactDispatch:
+    return FactDispatch(RequestDesk(), settings, health, metrics)
 
 
 @pytest.fixture
@@ -113,6 +129,38 @@ def test_a_refusal_is_shown_until_something_good_comes(dispatch: FactDispatch, s
     assert settings.as_json()["last_refusal"] == {"reason": "invalid", "message": "weights", "digest": "bad"}
     dispatch.take(batch(1, adopted(1, "d1")))
     assert settings.as_json()["last_refusal"] is None
+
+
+def admitted(request: str) -> Admitted:
+    return Admitted(request, 1.0, "hot", "", "none", 0, 30, 40, 1, 1, {"document": 30}, {"document": 40}, [], 1, 0)
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
+
+
+def test_facts_fill_the_metrics(dispatch: FactDispatch, metrics: Metrics) -> None:
+    gauges = Gauges(1.0, {"hot": 2, "cold": 0}, 4.0, 1, {"private": 3}, [0.001], 5, 6, 7)
+    dispatch.take(batch(0, gauges, admitted("chatcmpl-1"), SettingsRefused(1.0, "not_yaml", "line 1", "d")))
+    counted = [
+        value(metrics, names.WAITING_REQUESTS, lane="hot"),
+        value(metrics, names.EVICTIONS, **{"class": "private"}),
+        value(metrics, names.PROMPT_TOKENS, kind="document", cached="true"),
+        value(metrics, names.SETTINGS_REFUSALS, reason="not_yaml"),
+    ]
+    assert counted == [2, 3, 30, 1]
+
+
+def test_the_request_that_warms_the_engine_up_counts_for_nothing(dispatch: FactDispatch, metrics: Metrics) -> None:
+    dispatch.take(batch(0, admitted(f"{WARM_UP}-1a2b3c4d")))
+    assert value(metrics, names.PROMPT_TOKENS, kind="document", cached="false") == 0
+
+
+def test_what_the_channel_lost_is_told_by_where(dispatch: FactDispatch) -> None:
+    dispatch.take(batch(0))
+    dispatch.take(batch(3, dropped=4))
+    assert dispatch.lost() == {"channel_full": 4, "gap": 2, "unreadable": 0, "unclaimed": 0}
+    assert set(dispatch.lost()) == set(names.LOSSES)
 
 
 def test_the_address_depends_on_the_port_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,13 +31,14 @@ from prism.engine.frontend.arguments import PrismArguments
 from prism.engine.frontend.async_llm import PrismAsyncLLM
 from prism.engine.frontend.desk import LiveRequest, RequestDesk
 from prism.engine.frontend.entry import Entry
-from prism.engine.frontend.facts import FactDispatch, FactReceiver, facts_address
+from prism.engine.frontend.facts import WARM_UP, FactDispatch, FactReceiver, facts_address
 from prism.engine.frontend.health import DeathNotice, EngineHealth
 from prism.engine.frontend.renderer import PrismRenderer
 from prism.engine.frontend.settings import EngineSettings
 from prism.engine.internals import ASYNC_SCHEDULER, SCHEDULER, check_frontend
 from prism.engine.wire import CONFIG_KEY, EngineCoreOptions
 from prism.errors import DeploymentError, RequestRefused
+from prism.telemetry.metrics import Metrics
 from prism.telemetry.provider import Telemetry
 from prism.telemetry.spans import RequestTrace
 
@@ -64,7 +65,7 @@ def engine_config(args: Namespace, own: PrismArguments, address: str) -> VllmCon
     scheduler.scheduler_cls = fitting
     # Without settings to watch the pod's name stays out: it would be part of the key of vLLM's compile cache.
     pod_name = own.pod_name if own.config_path else None
-    options = EngineCoreOptions(facts_address=address, config_path=own.config_path, pod_name=pod_name)
+    options = EngineCoreOptions(address, own.config_path, pod_name, namespaced_salts=True)
     additional = config.additional_config
     if not isinstance(additional, dict):
         raise DeploymentError("--additional-config must be a JSON object.")
@@ -89,7 +90,10 @@ class Frontend:
         self.settings = EngineSettings()
         self.telemetry = telemetry
         self.desk = RequestDesk(self._request_ended)
-        self.dispatch = FactDispatch(self.desk, self.settings, self.health, on_settings=self._settings_changed)
+        self.metrics = Metrics(served_models(args)[0])
+        self.dispatch = FactDispatch(self.desk, self.settings, self.health, self.metrics, self._settings_changed)
+        self.metrics.count_spans(telemetry.counts.snapshot)
+        self.metrics.count_lost_facts(self.dispatch.lost)
         self.engine: PrismAsyncLLM | None = None
         self._args = args
         self._own = own
@@ -99,12 +103,6 @@ class Frontend:
         self._running = AsyncExitStack()
         self._watch: asyncio.Task[None] | None = None
         self.asgi: ASGIApp = Entry(self._vllm_app, self.desk, self.health, self._request_arrived, prefix)
-
-    @property
-    def served_models(self) -> list[str]:
-        """Names of the base model; adapters that are loaded later come on top."""
-        names = self._args.served_model_name or [self._args.model]
-        return [names] if isinstance(names, str) else list(names)
 
     @property
     def started(self) -> bool:
@@ -206,7 +204,7 @@ class Frontend:
             return
         # Several tokens and random sampling: what most requests do is what must be warm.
         params = SamplingParams(max_tokens=2, temperature=1.0, top_p=0.9, top_k=8, ignore_eos=True, detokenize=False)
-        async for _ in engine.generate(tokens_input([1] * 8), params, "prism-first-token"):
+        async for _ in engine.generate(tokens_input([1] * 8), params, WARM_UP):
             pass
 
     async def _watch_engine(self, engine: PrismAsyncLLM) -> None:
@@ -214,26 +212,36 @@ class Frontend:
         while not engine.errored:  # noqa: ASYNC110 - vLLM has no event for it
             await asyncio.sleep(_DEATH_CHECK_SECONDS)
         self.desk.facts_lost()
+        self.metrics.engines_gone()
 
     async def _vllm_app(self, scope: Any, receive: Any, send: Any) -> None:
         if self._app is None:
             raise RuntimeError("vLLM's application is not built yet")
         await self._app(scope, receive, send)
 
-    # Traces
+    # Traces and metrics
 
     def _request_arrived(self, live: LiveRequest, headers: Headers) -> None:
+        self.metrics.request_arrived()
         self._traces[live] = self.telemetry.tracer.begin(
             live.timeline, traceparent=headers.get("traceparent"), tracestate=headers.get("tracestate")
         )
 
     def _request_ended(self, live: LiveRequest) -> None:
+        self.metrics.request_ended(live.timeline)
         trace = self._traces.pop(live, None)
         if trace is not None:
             trace.finish(live.timeline)
 
     def _settings_changed(self) -> None:
+        self.metrics.settings_in_force(self.settings.in_force.generation)
         self.telemetry.set_sampling_ratio(self.settings.in_force.spec.tracing.sampling_ratio)
+
+
+def served_models(args: Namespace) -> list[str]:
+    """Names of the base model, the main one first; adapters that are loaded later come on top."""
+    names = args.served_model_name or [args.model]
+    return [names] if isinstance(names, str) else list(names)
 
 
 def install_renderer(state: State, renderer: PrismRenderer) -> None:

@@ -14,6 +14,7 @@ import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import zmq
@@ -22,12 +23,25 @@ import zmq.asyncio
 from prism.engine.frontend.desk import RequestDesk, RequestFact
 from prism.engine.frontend.health import EngineHealth
 from prism.engine.frontend.settings import EngineSettings
-from prism.engine.wire import Fact, FactBatch, Gauges, Heartbeat, SettingsAdopted, SettingsRefused, decode_batch
+from prism.engine.wire import (
+    Admitted,
+    Fact,
+    FactBatch,
+    Gauges,
+    Heartbeat,
+    SettingsAdopted,
+    SettingsRefused,
+    decode_batch,
+)
 from prism.errors import DeploymentError
+from prism.telemetry.metrics import Metrics
 
 _logger = logging.getLogger(__name__)
 
 QUEUED_BATCHES = 10_000
+WARM_UP: Final = "prism-first-token"
+"""Name of the request that warms the engine up; it is nobody's, so it counts in no metric."""
+
 _LONGEST_ADDRESS = 100  # a Unix socket's path holds 107 bytes
 _SWEEP_SECONDS = 1.0
 
@@ -77,7 +91,7 @@ class FactDispatch:
     """Brings each fact to whoever keeps that kind.
 
     Args:
-        on_gauges: called with each engine's rank and gauges.
+        on_settings: called when an engine has adopted settings.
     """
 
     def __init__(
@@ -85,14 +99,14 @@ class FactDispatch:
         desk: RequestDesk,
         settings: EngineSettings,
         health: EngineHealth,
-        on_gauges: Callable[[int, Gauges], None] = lambda *_: None,
+        metrics: Metrics,
         on_settings: Callable[[], None] = lambda: None,
     ) -> None:
         self.counts = FactCounts()
         self._desk = desk
         self._settings = settings
         self._health = health
-        self._on_gauges = on_gauges
+        self._metrics = metrics
         self._on_settings = on_settings
 
     def take(self, batch: FactBatch) -> None:
@@ -103,20 +117,32 @@ class FactDispatch:
 
     def _one(self, engine: int, fact: Fact) -> None:
         match fact:
-            case Heartbeat(at=at, step_seconds=step_seconds):
-                self._health.beat(engine, at, step_seconds)
+            case Heartbeat(step_seconds=step_seconds):
+                self._health.beat(engine, step_seconds)
             case Gauges():
-                self._on_gauges(engine, fact)
+                self._metrics.engine_reported(engine, fact)
             case SettingsAdopted():
                 self._settings.adopted(engine, fact)
                 self._on_settings()
             case SettingsRefused():
                 self._settings.refused(engine, fact)
+                self._metrics.settings_refused(engine, fact.reason)
             case _:
                 self._request_fact(fact)
 
     def _request_fact(self, fact: RequestFact) -> None:
+        if isinstance(fact, Admitted) and not fact.request.startswith(WARM_UP):
+            self._metrics.request_admitted(fact.cached_by_kind, fact.tokens_by_kind)
         self._desk.fact(fact)
+
+    def lost(self) -> dict[str, int]:
+        """What was lost so far, by the values of `prism.telemetry.metrics.LOSSES`."""
+        return {
+            "channel_full": sum(self.counts.dropped_by_engine.values()),
+            "gap": self.counts.lost_batches,
+            "unreadable": self.counts.unreadable_batches,
+            "unclaimed": self._desk.unclaimed_dropped,
+        }
 
 
 class FactReceiver:
