@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
 app = typer.Typer(
@@ -32,9 +34,22 @@ def demo(context: typer.Context) -> None:
     """A real small model under load, stock order against PRISM, live (`prism demo --help`)."""
     from prism.bench.demo import demo_command  # noqa: PLC0415 - it imports matplotlib
 
-    command = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    command.command()(demo_command)
-    command(context.args, prog_name="prism demo")
+    _hand_over(demo_command, context)
+
+
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
+def bench(context: typer.Context) -> None:
+    """Servers of OpenAI's API under load, side by side (`prism bench --help`)."""
+    from prism.bench.http.command import bench_command  # noqa: PLC0415 - it imports scipy
+
+    _hand_over(bench_command, context)
+
+
+def _hand_over(command: Callable[..., None], context: typer.Context) -> None:
+    """Run a command whose arguments are known only when its module is imported."""
+    alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    alone.command()(command)
+    alone(context.args, prog_name=f"prism {context.info_name}")
 
 
 def main() -> None:

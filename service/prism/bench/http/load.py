@@ -149,21 +149,26 @@ class Load:
         left = iter(sessions)
 
         async def one_after_another() -> None:
-            while self.now < until_s and (session := next(left, None)) is not None:
-                await self._play(session, self.now)
+            free_at = 0.0
+            while free_at < until_s and (session := next(left, None)) is not None:
+                free_at = await self._play(session, free_at)
 
         async with asyncio.TaskGroup() as places:
             for _ in range(together):
                 places.create_task(one_after_another())
 
-    async def _play(self, session: Session, due: float) -> None:
+    async def _play(self, session: Session, due: float) -> float:
+        """All turns of a session; returns when the last one ended."""
+        ended = due
         for number, turn in enumerate(session.turns):
             if number:
-                due = self.now + turn.think_s
-                await asyncio.sleep(turn.think_s)
+                due = ended + turn.think_s
+                await asyncio.sleep(max(0.0, due - self.now))
             reply = Reply(due, turn.name)
             self.replies.append(reply)
             await self._ask(turn, reply)
+            ended = reply.ended or due
+        return ended
 
     async def _ask(self, turn: Turn, reply: Reply) -> None:
         reply.sent = self.now
