@@ -1,0 +1,3 @@
+module prism.dev/cluster/pause
+
+go 1.26

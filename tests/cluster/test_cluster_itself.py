@@ -1,0 +1,42 @@
+"""The test cluster is a cluster: pods run, answer and end, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from realcluster.cluster import Cluster, HostApiServer, leftovers
+
+
+def test_the_api_server_serves_without_a_node(api_server: HostApiServer) -> None:
+    assert api_server.get("nodes")["items"] == []
+
+
+def test_its_client_programs_are_of_its_version(api_server: HostApiServer) -> None:
+    versions = api_server.kubectl("version")
+    assert versions.count("v1.34.4") == 2
+
+
+def test_a_write_is_in_the_audit_log(api_server: HostApiServer) -> None:
+    before = api_server.audit_position()
+    api_server.kubectl("create", "configmap", "seen", "--from-literal=a=b")
+    assert [event["verb"] for event in api_server.writes("admin", after=before)] == ["create"]
+
+
+def test_the_cluster_is_up_within_twenty_seconds_of_having_its_images(cluster: Cluster) -> None:
+    assert cluster.started_within_s < 20
+    assert [node["metadata"]["name"] for node in cluster.get("nodes")["items"]] == ["node1"]
+
+
+def test_a_process_that_a_cluster_left_is_noticed(tmp_path: Path) -> None:
+    left = subprocess.Popen([sys.executable, "-c", "input()", str(tmp_path)], stdin=subprocess.PIPE)
+    try:
+        assert leftovers(tmp_path) == [f"process {left.pid}"]
+    finally:
+        left.communicate(b"\n")
+
+
+def test_a_running_cluster_has_cgroups_and_an_interface_to_clean_up(cluster: Cluster) -> None:
+    kinds = {one.split()[0] for one in leftovers(cluster.folder)}
+    assert {"cgroup", "interface", "process"} <= kinds
