@@ -1,6 +1,6 @@
 # Every target sets up what it needs. The first run fetches vLLM, PyTorch and a small model; later ones start at once.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-exact lint format lock check-lock clean
+.PHONY: help setup demo serve test test-exact lint format lock check-lock chart clean
 
 BIN := .venv/bin
 
@@ -34,6 +34,11 @@ lock: setup ## write requirements/*.txt from pyproject.toml (ARGS=--upgrade for 
 
 check-lock: setup ## fail if requirements/*.txt are not what pyproject.toml asks for
 	@UV=$${UV:-$(CURDIR)/.cache/uv/bin/uv} $(BIN)/python .ci/lock check
+
+chart: setup ## write the chart's README, values schema and dashboard, and lint it with helm where there is one
+	@PYTHONPATH=charts $(BIN)/python -m prism_chart
+	@helm=$${HELM:-$$(command -v helm)}; if [ -n "$$helm" ]; then "$$helm" lint --strict charts/prism; \
+		else echo "helm is not installed here: the chart was not linted"; fi
 
 clean: ## remove the environment, caches of tools and the demo's output
 	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov demo-out
