@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
 
 import typer
+
+from prism.errors import PrismError
+
+_ADMIN = typer.Option(help="Admin port of a running predictor.", envvar="PRISM_ADMIN")
+_DEFAULT_ADMIN = "http://localhost:8090"
 
 app = typer.Typer(
     name="prism",
@@ -53,6 +63,31 @@ def _hand_over(command: Callable[..., None], context: typer.Context) -> None:
 
 
 def main() -> None:
+@app.command()
+def top(
+    admin: Annotated[str, _ADMIN] = _DEFAULT_ADMIN,
+    once: Annotated[bool, typer.Option("--once", help="Show the state once and end.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="As JSON, once.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+) -> None:
+    """A running predictor, live: its queue, its times to first token, its cache and its settings."""
+    from prism.inspect.top import show_top  # noqa: PLC0415 - rich and httpx take their time
+
+    with _told_in_one_sentence("top"):
+        show_top(admin, once=once, as_json=json, every_s=every)
+
+
+@contextmanager
+def _told_in_one_sentence(command: str) -> Iterator[None]:
+    try:
+        yield
+    except PrismError as error:
+        sys.stderr.write(f"prism {command}: {error}\n")
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
     """Entry point of the `prism` command."""
     app()
 

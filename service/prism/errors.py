@@ -9,7 +9,8 @@ PrismError
 │   └── MissingDocument      the file is gone after it had been read
 └── DeploymentError      whoever deploys changes arguments, versions or the machine
     ├── UnsupportedArgument  an argument PRISM refuses at start, with the reason
-    └── IncompatibleEngine   the installed vLLM lacks a name that PRISM builds on
+    ├── IncompatibleEngine   the installed vLLM lacks a name that PRISM builds on
+    └── UnansweredQuestion   a running predictor does not say what `prism top` or `prism explain` asks
 """
 
 
@@ -73,3 +74,7 @@ class UnsupportedArgument(DeploymentError):
 
 class IncompatibleEngine(DeploymentError):
     """The installed vLLM is not one that this version of PRISM was made for."""
+
+
+class UnansweredQuestion(DeploymentError):
+    """A predictor that is asked about itself does not answer, or has no answer."""

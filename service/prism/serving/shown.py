@@ -1,11 +1,30 @@
-"""A finished request as plain data, for the admin port."""
+"""What the admin port shows: a finished request, the settings in force, the predictor at a glance."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from prism.engine.frontend.app import Frontend
+from prism.engine.frontend.settings import EngineSettings
 from prism.telemetry.ring import FinishedRequest
 from prism.telemetry.timeline import RequestTimeline
+from prism.telemetry.top import SettingsView, TopView, top_view
+
+
+def shown_state(frontend: Frontend, now: float) -> TopView:
+    """The predictor at `now`, in monotonic seconds."""
+    return top_view(frontend.metrics, frontend.health.state.value, _settings(frontend.settings), now)
+
+
+def _settings(settings: EngineSettings) -> SettingsView:
+    now, refusal = settings.in_force, settings.last_refusal
+    return SettingsView(
+        generation=now.generation,
+        digest=now.digest,
+        source=now.source,
+        role=now.role,
+        refusal=None if refusal is None else f"{refusal.reason}: {refusal.message}",
+    )
 
 
 def shown_request(finished: FinishedRequest) -> dict[str, Any]:

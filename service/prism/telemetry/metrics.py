@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from prism.config.document import REASONS
 from prism.telemetry.timeline import Outcome, RequestTimeline
+from prism.telemetry.window import MetricsWindow
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 Labels = Mapping[str, Sequence[str]]
@@ -81,7 +82,7 @@ RESULTS: Final = ("exported", "dropped", "failed")
 
 REFUSAL_REASONS: Final = (
     "invalid_request", "unauthorized", "unknown_model", "too_large", "queue_full", "prompt_tokens_full", "deadline",
-    "loading", "draining", "engine_dead", "other",
+    "loading", "draining", "engine_dead", "engine_hung", "other",
 )  # fmt: skip
 """Why a request was refused; `other` for whatever vLLM refuses with a status of its own."""
 
@@ -143,6 +144,7 @@ class Metrics:
     def __init__(self, model_name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.model_name = model_name
         self.registry = CollectorRegistry(auto_describe=True)
+        self.window = MetricsWindow(self.registry)
         self._clock = clock
         self._reports: dict[int, EngineReport] = {}
         self._open = 0
@@ -172,6 +174,10 @@ class Metrics:
         In prometheus-client's multiprocess mode too: what is read there are this process's values, not files.
         """
         registry.register(self.registry)
+
+    def sample(self) -> None:
+        """Keep a reading for `window`, if it is time for one; called every second or so."""
+        self.window.sample(self._clock())
 
     def text(self) -> bytes:
         """These metrics alone, in Prometheus's text format."""
@@ -263,7 +269,8 @@ class Metrics:
         return max((report.cold_overtakes for report in self._reports.values()), default=0)
 
     def _gauge_live_state(self) -> None:
-        self._gauge(OPEN_REQUESTS, "Requests that arrived and are not counted as ended.")().set_function(self._open_now)
+        under_way = self._gauge(OPEN_REQUESTS, "Requests that arrived and are not counted as ended.")
+        under_way().set_function(self.open_requests)
         waiting = self._gauge(WAITING_REQUESTS, "Requests waiting for admission, by lane.", {LANE: LANES})
         for lane in LANES:
             waiting(lane).set_function(partial(self.waiting, lane))
@@ -272,8 +279,18 @@ class Metrics:
         overtakes = self._gauge(COLD_LANE_OVERTAKES, "Admissions in a row that passed the oldest waiting request.")
         overtakes().set_function(self.cold_lane_overtakes)
 
-    def _open_now(self) -> float:
+    def open_requests(self) -> int:
+        """Requests that arrived and are not counted as ended."""
         return self._open
+
+    def running(self) -> int:
+        """Running requests, over all engines."""
+        return sum(report.running for report in self._reports.values())
+
+    def blocks(self) -> tuple[int, int]:
+        """Free and all blocks of the KV cache, over all engines."""
+        reports = self._reports.values()
+        return sum(report.free_blocks for report in reports), sum(report.total_blocks for report in reports)
 
     def _read_at_scrape(
         self, name: str, about: str, label: str, values: Sequence[str], counts: Callable[[], Mapping[str, int]]

@@ -69,7 +69,7 @@ def push() -> Iterator[zmq.Socket[bytes]]:
 async def test_what_is_sent_arrives(
     dispatch: FactDispatch, health: EngineHealth, push: zmq.Socket[bytes], tmp_path: Path
 ) -> None:
-    receiver = FactReceiver(f"ipc://{tmp_path}/f", dispatch, RequestDesk())
+    receiver = FactReceiver(f"ipc://{tmp_path}/f", dispatch)
     receiver.start()
     push.connect(receiver.address)
     first, last = (encode_batch(batch(number, Heartbeat(number + 1.0, 0.5))) for number in (0, 1))

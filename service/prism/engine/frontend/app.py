@@ -97,7 +97,7 @@ class Frontend:
         self.engine: PrismAsyncLLM | None = None
         self._args = args
         self._own = own
-        self._receiver = FactReceiver(facts_address(args.port), self.dispatch, self.desk)
+        self._receiver = FactReceiver(facts_address(args.port), self.dispatch)
         self._traces: dict[LiveRequest, RequestTrace] = {}
         self._app: FastAPI | None = None
         self._running = AsyncExitStack()

@@ -135,6 +135,11 @@ class FactDispatch:
             self._metrics.request_admitted(fact.cached_by_kind, fact.tokens_by_kind)
         self._desk.fact(fact)
 
+    def sweep(self) -> None:
+        """What is done every second or so, whether facts come or not."""
+        self._desk.sweep()
+        self._metrics.sample()
+
     def lost(self) -> dict[str, int]:
         """What was lost so far, by the values of `prism.telemetry.metrics.LOSSES`."""
         return {
@@ -152,10 +157,9 @@ class FactReceiver:
         address: ZeroMQ address to bind.
     """
 
-    def __init__(self, address: str, dispatch: FactDispatch, desk: RequestDesk) -> None:
+    def __init__(self, address: str, dispatch: FactDispatch) -> None:
         self.address = address
         self._dispatch = dispatch
-        self._desk = desk
         self._context: zmq.asyncio.Context | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -191,4 +195,4 @@ class FactReceiver:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self._desk.sweep()
+            self._dispatch.sweep()
