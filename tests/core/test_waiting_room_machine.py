@@ -27,9 +27,10 @@ from prism.core.admission import (
     WaitingRoom,
 )
 from prism.core.demand import DemandLedger, Weights
+from prism.core.fairness import ByFairShare
 from prism.core.lanes import ColdLane
 
-ORDERS = st.sampled_from(["Prism", "Paper", "LPM", "FCFS"])
+ORDERS = st.sampled_from(["Prism", "Paper", "fair Prism", "fair Paper", "LPM", "FCFS"])
 QUOTAS = st.sampled_from([0.0, 0.05, 0.07, 0.1, 0.3, 1 / 3, 0.34, 0.5, 0.6, 0.9, 1.0]) | st.floats(0.05, 1.0)
 LANES = st.builds(ColdLane, QUOTAS, st.sampled_from([0.5, 2.0, 30.0]))
 
@@ -62,7 +63,12 @@ class WaitingRoomMachine(RuleBasedStateMachine):
         self.head: Head | None = None
 
     def new_order(self) -> HotOrder:
-        match self.order:
+        if self.order.startswith("fair "):
+            return ByFairShare(self.order_of_one, remembered=2)
+        return self.order_of_one()
+
+    def order_of_one(self) -> HotOrder:
+        match self.order.removeprefix("fair "):
             case "Prism":
                 return ByVirtualDeadline(self.cached_tokens, self.patience, lambda: 0.01, refreshed=2)
             case "Paper":
@@ -81,11 +87,13 @@ class WaitingRoomMachine(RuleBasedStateMachine):
         tokens=st.integers(1, 4000),
         cached=st.integers(0, 4000),
         signature=st.sampled_from([(), (b"a",), (b"a", b"b")]),
+        tenant=st.sampled_from("abcd"),
     )
-    def arrive(self, priority: int, tokens: int, cached: int, signature: tuple[bytes, ...]) -> None:
+    def arrive(self, priority: int, tokens: int, cached: int, signature: tuple[bytes, ...], tenant: str) -> None:
         number = self.numbers
         self.numbers += 1
-        waiting = Waiting(f"r{number}", number, priority, self.now, tokens, signature, signature, min(cached, tokens))
+        found = min(cached, tokens)
+        waiting = Waiting(f"r{number}", number, priority, self.now, tokens, signature, signature, found, tenant)
         self.cached[number] = cached
         self.ledger.arrive(waiting.request, signature)
         self.room.add(waiting)
@@ -133,7 +141,8 @@ class WaitingRoomMachine(RuleBasedStateMachine):
             return
         in_a_row = self.passed.pop(waiting.number).in_a_row
         del self.waiting[waiting.number]
-        assert self.room.admitted(waiting, lane, self.now) == in_a_row
+        computed = waiting.prompt_tokens - self.cached_tokens(waiting)
+        assert self.room.admitted(waiting, lane, self.now, computed) == in_a_row
         self.ledger.admit(waiting.request)
         self.overtake(waiting)
 
@@ -181,7 +190,7 @@ class WaitingRoomMachine(RuleBasedStateMachine):
 
     @property
     def has_lanes(self) -> bool:
-        return self.order in ("Prism", "Paper")
+        return self.order not in ("LPM", "FCFS")
 
     @property
     def bound(self) -> float:

@@ -144,7 +144,8 @@ class Fairness(ContractModel):
     """Whether tenants share alike. A tenant is one cache salt."""
 
     enabled: bool = False
-    """Give every tenant with waiting requests an equal share of admissions."""
+    """Give every tenant with waiting requests an equal share of the hot lane, counted in prompt tokens to compute. The
+    cold lane goes on as before, so raise `coldLane.maxWaitSeconds` above the wait that one tenant's flood may have."""
 
 
 class Buckets(ContractModel):

@@ -8,6 +8,7 @@ policy:
     ByLongestPrefix      most cached tokens first, first come first served from a number of waiting requests on
     ByBucket             the paper's: requests with the same leading segments together, largest and most useful first
     ByVirtualDeadline    arrival plus a multiple of the time its uncached tokens take to prefill
+    ByFairShare          one of these inside each tenant, and equal shares between them (see `fairness`)
 
 The head is chosen at `head` and stays until it is taken, removed, or a new pass begins. Work per choice does not grow
 with the number of waiting requests: policies keep their order as requests come and go, and look again only at a
@@ -45,6 +46,7 @@ class Waiting:
         signature: its leading high-priority segments, in order; empty without any.
         groups: the demand groups of its reusable segments.
         cached_at_arrival: prompt tokens it would have found cached when it arrived.
+        tenant: whose it is, where tenants share alike.
         key: what its order sorts it by, where that is a number.
         active: it has been admitted before.
         excused: it was taken because nothing could make room for the head, which is no overtaking.
@@ -58,6 +60,7 @@ class Waiting:
     signature: tuple[bytes, ...] = ()
     groups: tuple[bytes, ...] = ()
     cached_at_arrival: int = 0
+    tenant: str = ""
     key: float = field(default=0.0, init=False)
     active: bool = field(default=False, init=False)
     excused: bool = field(default=False, init=False)
@@ -77,6 +80,14 @@ class HotOrder(Protocol):
 
     def remove(self, waiting: Waiting) -> None: ...
 
+    def admitted(self, waiting: Waiting, computed_tokens: int) -> None:
+        """A request that this order chose, and that was removed, runs.
+
+        Args:
+            computed_tokens: prompt tokens that were not cached.
+        """
+        return
+
     def begin_pass(self) -> None:
         """Scores are taken anew when next asked, and frozen then until the next pass."""
         ...
@@ -90,7 +101,7 @@ class HotOrder(Protocol):
         ...
 
 
-class ByArrival:
+class ByArrival(HotOrder):
     """First come, first served: stock vLLM's order."""
 
     has_lanes = False
@@ -149,7 +160,7 @@ class _Bucket:
         self.score: tuple[int, Utility, int] = (0, (), 0)
 
 
-class ByBucket:
+class ByBucket(HotOrder):
     """The paper's hot lane: buckets of requests whose leading high-priority segments are the same.
 
     A bucket's score is its size, then its mean utility, both descending; inside it, and between equals, by arrival.
@@ -242,7 +253,7 @@ class Patience:
             self.lost += (lost - self.lost) * self._SHARE
 
 
-class ByVirtualDeadline:
+class ByVirtualDeadline(HotOrder):
     """Least of arrival + γ × (seconds its uncached tokens take to prefill) first.
 
     It bounds every wait by itself: whoever waits longer than γ times its own cost is first. Keys are kept as of
@@ -438,8 +449,11 @@ class WaitingRoom:
                 return True
         return False
 
-    def admitted(self, waiting: Waiting, lane: str, now: float) -> int:
+    def admitted(self, waiting: Waiting, lane: str, now: float, computed_tokens: int = 0) -> int:
         """A request that was the head and was removed has been admitted.
+
+        Args:
+            computed_tokens: prompt tokens that were not cached.
 
         Returns:
             How many admissions in a row had passed it while it was the oldest of its priority.
@@ -450,6 +464,8 @@ class WaitingRoom:
         if not waiting.excused:
             level.lanes.admitted(waiting.number, oldest, lane == COLD, now)
         level.lanes.forget_before(oldest)
+        if lane == HOT:
+            level.order.admitted(waiting, computed_tokens)
         return passed
 
     def was_passed(self, waiting: Waiting) -> bool:

@@ -29,7 +29,9 @@ from prism.core.admission import (
     WaitingRoom,
 )
 from prism.core.demand import DemandLedger, Weights
+from prism.core.fairness import ByFairShare
 from prism.core.lanes import ColdLane
+from prism.core.namespace import salt_of
 from prism.core.order import AsWritten, ByUtility, Document, DocumentOrder, TreeWalk, cached_blocks
 from prism.core.retention import DemandAware
 from prism.core.segments import PromptPlan, Segment, SegmentKind, permute_plan
@@ -157,6 +159,11 @@ class Decisions:
     def _new_order(self) -> HotOrder:
         if self._policies.hot_order is not None:
             return self._policies.hot_order(self)
+        if self.has_lanes and self.spec.scheduler.fairness.enabled:
+            return ByFairShare(self._order_of_one)
+        return self._order_of_one()
+
+    def _order_of_one(self) -> HotOrder:
         scheduler = self.spec.scheduler
         match scheduler.order:
             case Order.FCFS:
@@ -190,7 +197,8 @@ class Decisions:
             ValueError: it is here already.
         """
         groups = tuple(segment.group for segment in _shared(plan.segments))
-        waiting = Waiting(request, self._numbers, priority, now, prompt_tokens, groups=groups)
+        tenant = salt_of(plan.namespace)
+        waiting = Waiting(request, self._numbers, priority, now, prompt_tokens, groups=groups, tenant=tenant)
         self._numbers += 1
         self.ledger.arrive(request, groups)
         prompt = self._prompts[request] = Prompt(plan, hashes, waiting, self.passes)
@@ -248,7 +256,7 @@ class Decisions:
         waiting = prompt.waiting
         self.patience.admitted(waiting.prompt_tokens, waiting.cached_at_arrival, cached_tokens)
         was_passed = self.room.was_passed(waiting)
-        passed = self.room.admitted(waiting, prompt.lane, now)
+        passed = self.room.admitted(waiting, prompt.lane, now, max(0, waiting.prompt_tokens - cached_tokens))
         waiting.active = True
         return _admission(prompt, cached_tokens, passed, was_passed)
 

@@ -199,8 +199,9 @@ class Retention(Protocol):
         """
         ...
 
-    def gave_up(self, key: EvictionKey) -> None:
+    def gave_up(self, key: EvictionKey, tree: DemandAwareRadixTree) -> None:
         """Blocks of a node with this key, the least one, were given up."""
+        return
 
 
 class DemandAwareRadixTree:
@@ -438,7 +439,7 @@ class DemandAwareRadixTree:
         out: list[tuple[int, int]] = []
         while len(out) < count:
             node, key = self._least()
-            self.retention.gave_up(key)
+            self.retention.gave_up(key, self)
             taken = node.free[-(count - len(out)) :]
             del node.free[-len(taken) :]
             taken.reverse()

@@ -34,12 +34,14 @@ class EngineCoreOptions(msgspec.Struct, frozen=True):
         config_path: the settings document to watch; None means the defaults for ever.
         pod_name: how this pod finds itself among a candidate's pods.
         poll_seconds: how often the document is looked at.
+        namespaced_salts: whether requests come with a namespace (see `core.namespace`) as their cache salt.
     """
 
     facts_address: str | None = None
     config_path: str | None = None
     pod_name: str | None = None
     poll_seconds: float = 0.5
+    namespaced_salts: bool = False
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued", array_like=True):

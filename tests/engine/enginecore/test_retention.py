@@ -25,10 +25,10 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.core.kv_cache_utils import BlockHash, maybe_convert_block_hash
 from vllm.v1.metrics.stats import PrefixCacheStats
 
+from prism.core.namespace import namespace
 from prism.core.segments import segment_identity
 from prism.engine.enginecore.prompts import namespace_of
 from prism.engine.enginecore.scheduler import PrismAsyncScheduler
-from prism.engine.frontend.namespace import namespace
 
 BOTH = pytest.mark.parametrize("retention", ["DemandAware", "LRU"])
 P, Q = tokens_of("p", BLOCK + 1), tokens_of("q", BLOCK + 1)

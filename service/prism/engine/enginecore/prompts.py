@@ -9,32 +9,39 @@ from typing import Any
 from vllm.v1.core.kv_cache_utils import BlockHash, generate_block_hash_extra_keys, hash_block_tokens
 from vllm.v1.request import Request
 
+from prism.core.namespace import namespace
 from prism.core.segments import PromptPlan, permute_runs
 from prism.engine.wire import EXTRA_ARGS_KEY, decode_plan
 
 logger = logging.getLogger(__name__)
 
 
-def namespace_of(request: Request) -> str:
-    """Tenant and adapter of a request that brought no plan: equal strings may share KV, different ones never do."""
-    parts = [request.cache_salt or ""]
-    if request.lora_request is not None:
-        parts += [request.lora_request.lora_name, str(request.lora_request.lora_int_id)]
-    return "\0".join(parts) if any(parts) else ""
+def namespace_of(request: Request, salts_are_namespaces: bool = False) -> str:
+    """Tenant and adapter of a request that brought no plan: equal strings may share KV, different ones never do.
+
+    Args:
+        salts_are_namespaces: PRISM's serving process has put the namespace in the place of the client's salt.
+    """
+    adapter = request.lora_request
+    if salts_are_namespaces:
+        return request.cache_salt or ""
+    if adapter is None:
+        return namespace(request.cache_salt)
+    return namespace(request.cache_salt, adapter.lora_name, adapter.lora_int_id)
 
 
-def plan_of(request: Request) -> PromptPlan:
+def plan_of(request: Request, salts_are_namespaces: bool = False) -> PromptPlan:
     """The plan that rendering sent along; that of a plain prompt where there is none or it is none of ours."""
     params = request.sampling_params
     data = (params.extra_args or {}).get(EXTRA_ARGS_KEY) if params is not None else None
     if data is None or request.prompt_token_ids is None:
-        return PromptPlan(namespace_of(request))
+        return PromptPlan(namespace_of(request, salts_are_namespaces))
     try:
         return decode_plan(data, len(request.prompt_token_ids))
     except ValueError as error:
         # Under plain vLLM a client can write here whatever it likes.
         logger.warning("Request %s: its segments are ignored: %s", request.request_id, error)
-        return PromptPlan(namespace_of(request))
+        return PromptPlan(namespace_of(request, salts_are_namespaces))
 
 
 def may_rewrite(request: Request) -> bool:

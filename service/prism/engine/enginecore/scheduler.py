@@ -27,7 +27,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from prism.config.schema import PrismSpec, RetentionPolicy
 from prism.core.admission import Waiting
-from prism.core.decisions import Admission, Decisions
+from prism.core.decisions import Admission, Decisions, Policies
 from prism.engine.enginecore.block_order import BlockOrder
 from prism.engine.enginecore.options import options_of
 from prism.engine.enginecore.pace import Pace
@@ -70,6 +70,7 @@ class DemandAwareScheduling(_Base):
         super().__init__(*args, **kwargs)
         check_scheduler(self)
         options = options_of(self.vllm_config.additional_config)
+        self._namespaced_salts = options.namespaced_salts
         self.prism_clock = time.monotonic
         self.pace = Pace()
         self._generation = 0
@@ -115,12 +116,16 @@ class DemandAwareScheduling(_Base):
         self.decisions.adopt(spec)
         self._blocks.demand_aware = spec.retention.policy is RetentionPolicy.DEMAND_AWARE
 
+    def play(self, policies: Callable[[Decisions], Policies]) -> None:
+        """Let other policies decide from now on; between passes only."""
+        chosen = policies(self.decisions)
+        self.decisions.play(chosen)
+        self._blocks.demand_aware = self._blocks.demand_aware or chosen.retention is not None
+
     def _adopt_settings(self) -> None:
         settings = self.settings.take()
         if settings is not None:
             self._generation = settings.generation
-            if settings.spec.scheduler.fairness.enabled:
-                logger.warning("scheduler.fairness is not acted on by this version: tenants get no equal shares")
             self.adopt_settings(settings.spec)
 
     # ---- what vLLM calls -------------------------------------------------------------------------------------
@@ -243,7 +248,7 @@ class DemandAwareScheduling(_Base):
         self.sender.note(Queued(request.request_id, now, len(self.waiting)))
         self.decisions.arrive(
             request.request_id,
-            plan_of(request),
+            plan_of(request, self._namespaced_salts),
             request.num_prompt_tokens,
             request.block_hashes,
             request.priority if self.policy is SchedulingPolicy.PRIORITY else 0,

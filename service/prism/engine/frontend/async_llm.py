@@ -6,14 +6,15 @@ import time
 from contextvars import ContextVar
 from typing import Any
 
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats
 
+from prism.core.namespace import AdapterLoads, namespace
 from prism.engine.frontend.desk import CURRENT, LiveRequest, RequestDesk
-from prism.engine.frontend.namespace import namespace
 from prism.engine.frontend.plan import PLAN_KEY, DraftPlan
 from prism.engine.wire import EXTRA_ARGS_KEY, encode_plan
 
@@ -56,6 +57,7 @@ class PrismAsyncLLM(AsyncLLM):
 
     def __init__(self, *args: Any, desk: RequestDesk, **kwargs: Any) -> None:
         self._desk = desk
+        self._loads = AdapterLoads()
         super().__init__(*args, **kwargs)
         if self.output_handler is not None:
             raise RuntimeError("PrismAsyncLLM must be made outside of an event loop")
@@ -91,21 +93,28 @@ class PrismAsyncLLM(AsyncLLM):
         queue: RequestOutputCollector,
     ) -> None:
         """Every request passes here, children of `n > 1` and streamed input included, with its internal id."""
-        _prepare(request, _DRAFT.get())
+        _prepare(request, _DRAFT.get(), self._loads)
         live = CURRENT.get()
         if live is not None:
             self._desk.link(request.request_id, live)
             _note_request(live, request, self.vllm_config.model_config.served_model_name)
         await super()._add_request(request, prompt, parent_req, index, queue)
 
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """vLLM's own; what is asked of this adapter from now on shares nothing with an earlier load of its name."""
+        self._loads.loaded(lora_request.lora_name)
+        return bool(await super().add_lora(lora_request))
 
-def _prepare(request: EngineCoreRequest, draft: DraftPlan | None) -> None:
-    adapter = request.lora_request
-    name = (
-        namespace(request.cache_salt, adapter.lora_name, adapter.lora_int_id)
-        if adapter is not None
-        else namespace(request.cache_salt)
-    )
+
+def _namespace_of(request: EngineCoreRequest, loads: AdapterLoads) -> str:
+    if request.lora_request is None:
+        return namespace(request.cache_salt)
+    adapter = request.lora_request.lora_name
+    return namespace(request.cache_salt, adapter, loads.number(adapter))
+
+
+def _prepare(request: EngineCoreRequest, draft: DraftPlan | None, loads: AdapterLoads) -> None:
+    name = _namespace_of(request, loads)
     request.cache_salt = name or None
     params = request.sampling_params
     if params is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.engine.frontend.namespace import namespace
+from prism.core.namespace import namespace, salt_of
 
 SALTS = st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["prism:adapter:a:1", "salt:x", "a:1:salt:x"]))
 ADAPTERS = st.one_of(st.none(), st.text(min_size=1, max_size=8), st.sampled_from(["a", "a:1", "a:1:salt", "a%3A1"]))
@@ -36,3 +36,8 @@ def test_namespaces_are_equal_only_for_one_tenant(
     one: tuple[str | None, str | None, int], other: tuple[str | None, str | None, int]
 ) -> None:
     assert (namespace(*one) == namespace(*other)) == same_tenant(one, other)
+
+
+@given(TENANTS)
+def test_the_salt_is_found_again_whatever_the_adapter(tenant: tuple[str | None, str | None, int]) -> None:
+    assert salt_of(namespace(*tenant)) == (tenant[0] or "")
