@@ -1,11 +1,11 @@
 # Every target sets up what it needs. The first run fetches vLLM, PyTorch and a small model; later ones start at once.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-exact lint format lock check-lock chart clean
+.PHONY: help setup demo serve test test-exact test-cluster test-cluster-long test-e2e test-kubernetes kubernetes image lint format lock check-lock chart clean
 
 BIN := .venv/bin
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## the project's own environment in .venv, through uv
 	@.ci/environment
@@ -39,6 +39,24 @@ chart: setup ## write the chart's README, values schema and dashboard, and lint 
 	@PYTHONPATH=charts $(BIN)/python -m prism_chart
 	@helm=$${HELM:-$$(command -v helm)}; if [ -n "$$helm" ]; then "$$helm" lint --strict charts/prism; \
 		else echo "helm is not installed here: the chart was not linted"; fi
+
+kubernetes: setup ## Kubernetes, Helm, Jaeger and images for the tests below, kept in ~/.cache/prism/cluster (25 minutes once)
+	@PYTHONPATH=tests/cluster $(BIN)/python -m realcluster.prepare
+
+test-cluster: kubernetes ## chart and operator on a real cluster that the tests bring up; needs root and Go
+	@$(BIN)/pytest -m "cluster and not long" tests/cluster $(ARGS)
+
+test-cluster-long: kubernetes ## the same, with what waits for minutes
+	@$(BIN)/pytest -m cluster --timeout=1800 tests/cluster $(ARGS)
+
+test-e2e: kubernetes ## from `kubectl apply` of an InferenceService to its trace in Jaeger, on a real cluster
+	@$(BIN)/pytest -m e2e tests/e2e $(ARGS)
+
+test-kubernetes: kubernetes ## test-cluster and test-e2e on one cluster
+	@$(BIN)/pytest -m "(cluster or e2e) and not long" tests/cluster tests/e2e $(ARGS)
+
+image: setup ## the operator's image and the whole CPU predictor's (6 GB), by buildah, without a registry
+	@PYTHONPATH=tests/cluster $(BIN)/python -m realcluster.images
 
 clean: ## remove the environment, caches of tools and the demo's output
 	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov demo-out

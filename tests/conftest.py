@@ -11,6 +11,8 @@ from prism.bench.models import tiny_model
 
 REPOSITORY = Path(__file__).parent.parent
 
+pytest_plugins = ["realcluster.fixtures"]
+
 
 @pytest.fixture(scope="session")
 def repository() -> Path:

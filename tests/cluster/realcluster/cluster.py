@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from realcluster.controlplane import ApiServer, Controllers, KubectlFailed, OnHost, Tools
+from realcluster.dns import start_dns
 from realcluster.images import Image
 from realcluster.namespaces import HOST_INTERFACE, INSIDE_ADDRESS, Namespaces, wait_for
 from realcluster.node import CGROUP, CGROUPS, HIERARCHIES, Node, programs_found, remove_cgroups
@@ -76,6 +77,7 @@ class Cluster:
         self.node = Node(self.folder, self.api_server, self.namespaces)
         self.api_server.start()
         Controllers(self.api_server, self.namespaces).start()
+        start_dns(self.api_server, self.namespaces)
         self.node.start([image.archive for image in images])
         wait_for("the default service account exists", self._has_default_account, seconds=30)
         self.started_within_s = time.monotonic() - began

@@ -90,12 +90,10 @@ class ApiServer:
         self.local_url = f"https://127.0.0.1:{port}"
         """Where the programs beside it reach it."""
         self._port = port
-        admin = self.authority.client("admin", "admin", "system:masters")
-        self.kubeconfig = self.authority.kubeconfig("admin", self.url, admin)
+        self.admin = self.authority.client("admin", "admin", "system:masters")
+        self.kubeconfig = self.authority.kubeconfig("admin", self.url, self.admin)
         self.service_account_keys = self.authority.service_account_keys()
         self.audit_log = folder / "audit.log"
-        self._client: httpx.Client | None = None
-        self._admin = admin
 
     def start(self) -> None:
         """Starts both and waits until the API is served."""
@@ -120,7 +118,7 @@ class ApiServer:
     def http(self, *, timeout: float = 30) -> httpx.Client:
         """An HTTP client with the administrator's certificate."""
         context = ssl.create_default_context(cafile=str(self.authority.own.certificate))
-        context.load_cert_chain(str(self._admin.certificate), str(self._admin.key))
+        context.load_cert_chain(str(self.admin.certificate), str(self.admin.key))
         return httpx.Client(base_url=self.url, verify=context, timeout=timeout, trust_env=False)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, seconds: float = 120) -> str:

@@ -10,14 +10,16 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from realcluster.node import PAUSE_IMAGE
-from realcluster.programs import CannotBuild, Module, build, cache_folder, only_one
+from realcluster.programs import JAEGER, PAUSE, CannotBuild, Module, build, cache_folder, only_one
 
 REPOSITORY = Path(__file__).parents[3]
+PAUSE_IMAGE = "localhost/prism-test/pause:1"
 BASE_IMAGE = "localhost/prism-test/python:3.11-bookworm"
 PREDICTOR_IMAGE = "localhost/prism-test/prism-predictor"
 OPERATOR_IMAGE = "localhost/prism-test/prism-operator"
@@ -72,9 +74,9 @@ class Images:
         """What holds a pod's namespaces open."""
         return self._of_program(PAUSE, PAUSE_IMAGE)
 
-    def jaeger(self, module: Module) -> Image:
+    def jaeger(self) -> Image:
         """Jaeger: OTLP in, its query API out."""
-        return self._of_program(module, JAEGER_IMAGE)
+        return self._of_program(JAEGER, JAEGER_IMAGE)
 
     def operator(self) -> Image:
         """The Dockerfile's target `operator`."""
@@ -184,9 +186,25 @@ class Images:
         return _run("buildah", "--root", str(storage), "--runroot", run, *arguments)
 
 
-PAUSE = Module("pause", package=".", binary="pause")
-
-
 def missing_programs() -> list[str]:
     """Which of the programs that build images are missing."""
     return [name for name in ("buildah", "mmdebstrap") if shutil.which(name) is None]
+
+
+def main() -> int:
+    """Builds both images as users get them and says how large they are."""
+    images = Images()
+    for make in (images.operator, images.full_predictor):
+        began = time.monotonic()
+        try:
+            image = make()
+        except CannotBuild as why:
+            print(f"PRISM: {why}", file=sys.stderr)
+            return 1
+        size = image.archive.stat().st_size / 1e9
+        print(f"{image.name}: {size:.2f} GB, {time.monotonic() - began:.0f} s, {image.archive}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

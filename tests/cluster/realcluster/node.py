@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from realcluster.controlplane import ApiServer
+from realcluster.images import PAUSE_IMAGE
 from realcluster.namespaces import NODE_ADDRESS, PODS, Namespaces, Program, wait_for
 
 NODE = "node1"
-PAUSE_IMAGE = "localhost/prism-test/pause:1"
 DNS_ADDRESS = "10.96.0.10"
 HIERARCHIES = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd")
 CGROUPS = Path("/sys/fs/cgroup")

@@ -98,8 +98,10 @@ HELM = Module(
         ("helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor", KUBERNETES_VERSION.split(".")[1]),
     ),
 )
+COREDNS = Module("coredns", package=".", binary="coredns")
+PAUSE = Module("pause", package=".", binary="pause")
 JAEGER = Module("jaeger", package="github.com/jaegertracing/jaeger/cmd/jaeger", binary="jaeger")
-MODULES_IN_ORDER = (HELM, KUBERNETES, JAEGER)
+MODULES_IN_ORDER = (PAUSE, HELM, KUBERNETES, COREDNS, JAEGER)
 
 
 def go_version() -> str:

@@ -1,0 +1,157 @@
+"""Real predictors on the cluster: InferenceServices with models and libraries from the node."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from realcluster.cluster import Cluster
+from realcluster.kserve_standin import predictor_name
+from realcluster.namespaces import wait_for
+
+LIBRARIES = "/opt/libraries"
+_ENGINE = [
+    "--dtype=float32",
+    "--enforce-eager",
+    "--max-model-len=2048",
+    "--block-size=16",
+    "--max-num-seqs=8",
+    "--max-num-batched-tokens=512",
+]
+
+
+def _volume(name: str, namespace: str, path: Path) -> list[dict[str, Any]]:
+    """A volume of the node's that a namespace claims, since restricted pods may mount claims and no paths."""
+    common = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"{namespace}-{name}"},
+        "spec": {
+            **common,
+            "capacity": {"storage": "20Gi"},
+            "hostPath": {"path": str(path), "type": "Directory"},
+            "claimRef": {"namespace": namespace, "name": name},
+            "persistentVolumeReclaimPolicy": "Retain",
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {**common, "volumeName": f"{namespace}-{name}", "resources": {"requests": {"storage": "20Gi"}}},
+    }
+    return [volume, claim]
+
+
+def volumes(namespace: str, models: Path) -> list[dict[str, Any]]:
+    """The claims `models` and `libraries` of a namespace; the libraries are those of the project's environment."""
+    return [
+        *_volume("models", namespace, models),
+        *_volume("libraries", namespace, Path(sysconfig.get_paths()["purelib"])),
+    ]
+
+
+def inference_service(
+    name: str,
+    namespace: str,
+    model: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    arguments: tuple[str, ...] = (),
+    replicas: int = 1,
+) -> dict[str, Any]:
+    """An InferenceService of the runtime prism-cpu, with the libraries mounted that the image leaves out."""
+    return {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": dict(labels or {}),
+            "annotations": {"serving.kserve.io/deploymentMode": "Standard"},
+        },
+        "spec": {
+            "predictor": {
+                "minReplicas": replicas,
+                "maxReplicas": replicas,
+                "terminationGracePeriodSeconds": 60,
+                "volumes": [
+                    {"name": "libraries", "persistentVolumeClaim": {"claimName": "libraries", "readOnly": True}}
+                ],
+                "model": {
+                    "modelFormat": {"name": "huggingface"},
+                    "runtime": "prism-cpu",
+                    "storageUri": f"pvc://models/{model}",
+                    "args": [*_ENGINE, *arguments],
+                    "env": [
+                        {"name": "PYTHONPATH", "value": LIBRARIES},
+                        {"name": "VLLM_CPU_KVCACHE_SPACE", "value": "1"},
+                        {"name": "VLLM_CPU_NUM_OF_RESERVED_CPU", "value": "0"},
+                    ],
+                    "volumeMounts": [{"name": "libraries", "mountPath": LIBRARIES, "readOnly": True}],
+                },
+            }
+        },
+    }
+
+
+@dataclass
+class Predictor:
+    """A running InferenceService."""
+
+    cluster: Cluster
+    name: str
+    namespace: str
+    wait_s: float = 240
+    _address: str = field(default="", init=False)
+
+    def wait_ready(self) -> None:
+        """Returns once the InferenceService says that it is ready."""
+        wait_for(f"InferenceService {self.name} is ready", self._ready, seconds=self.wait_s, every=1)
+
+    @property
+    def url(self) -> str:
+        """Address of its Service, which this machine reaches too."""
+        if not self._address:
+            found = self.cluster.get("service", predictor_name(self.name), "-n", self.namespace)
+            self._address = f"http://{found['spec']['clusterIP']}"
+        return self._address
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Its pods that are not being deleted."""
+        label = f"serving.kserve.io/inferenceservice={self.name}"
+        pods = self.cluster.get("pods", "-n", self.namespace, "-l", label)["items"]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    def ready_pods(self) -> list[dict[str, Any]]:
+        """Those of its pods that take requests."""
+        return [pod for pod in self.pods() if _condition(pod, "Ready")]
+
+    def settings(self, pod: Mapping[str, Any]) -> dict[str, Any]:
+        """What a pod says on its admin port about the settings it obeys."""
+        with httpx.Client(trust_env=False, timeout=10) as client:
+            answer = client.get(f"http://{pod['status']['podIP']}:8090/prism/v1/settings")
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def execute(self, pod: Mapping[str, Any], *command: str) -> str:
+        """Runs a command in a pod's container."""
+        where = ["exec", "-n", self.namespace, pod["metadata"]["name"], "-c", "kserve-container", "--"]
+        return self.cluster.kubectl(*where, *command)
+
+    def _ready(self) -> bool:
+        found = self.cluster.get("inferenceservice", self.name, "-n", self.namespace)
+        seen = found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
+        return seen and _condition(found, "Ready")
+
+
+def _condition(document: Mapping[str, Any], kind: str) -> bool:
+    conditions = document.get("status", {}).get("conditions", [])
+    return any(one["type"] == kind and one["status"] == "True" for one in conditions)
