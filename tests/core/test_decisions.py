@@ -88,7 +88,7 @@ class Engine:
 
     def admit(self) -> tuple[str, Admission | None]:
         """One pass that admits the head."""
-        self.decisions.begin_pass()
+        self.decisions.begin_pass(self.now)
         head = self.decisions.head(self.now)
         assert head is not None
         name = head.waiting.request

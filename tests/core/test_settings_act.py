@@ -58,7 +58,7 @@ def admitted(decisions: Decisions, times: int = 1, now: float = 0.0) -> str:
     """Who is admitted next, in turn."""
     out = []
     for _ in range(times):
-        decisions.begin_pass()
+        decisions.begin_pass(now)
         head = decisions.head(now)
         assert head is not None
         decisions.take(head.waiting.request)

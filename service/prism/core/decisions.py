@@ -34,6 +34,7 @@ from prism.core.lanes import ColdLane
 from prism.core.namespace import salt_of
 from prism.core.order import AsWritten, ByUtility, Document, DocumentOrder, TreeWalk, cached_blocks
 from prism.core.retention import DemandAware
+from prism.core.reuse import CachedPrefix, SegmentMemory, SegmentReuse, judge
 from prism.core.segments import PromptPlan, Segment, SegmentKind, permute_plan
 from prism.core.tree import Anchor, AnchorPoint, DemandAwareRadixTree, Retention
 
@@ -102,6 +103,7 @@ class Admission:
         was_passed: whether a younger request was ever admitted before it.
         segments_hit, segments: reusable segments wholly cached, reusable segments.
         cached_by_kind, tokens_by_kind: prompt tokens by segment kind, `plain` for those of no segment.
+        reuse: why each segment hit or missed.
     """
 
     lane: str
@@ -112,6 +114,7 @@ class Admission:
     segments: int
     cached_by_kind: dict[str, int]
     tokens_by_kind: dict[str, int]
+    reuse: tuple[SegmentReuse, ...] = ()
 
 
 class Decisions:
@@ -135,6 +138,7 @@ class Decisions:
         self._documents = _document_order(spec.scheduler)
         self.room = WaitingRoom(self._new_order, _cold_lane(spec.scheduler))
         self._prompts: dict[str, Prompt] = {}
+        self._segments = SegmentMemory()
         self._numbers = 0
 
     # ---- settings --------------------------------------------------------------------------------------------
@@ -208,8 +212,9 @@ class Decisions:
         if queued:
             self.room.add(waiting)
 
-    def begin_pass(self) -> None:
+    def begin_pass(self, now: float) -> None:
         self.passes += 1
+        self.tree.given_up.now = now
         self.room.begin_pass()
 
     def head(self, now: float) -> Head | None:
@@ -250,6 +255,7 @@ class Decisions:
         first = not prompt.waiting.active
         self.ledger.admit(request)
         self.tree.unexpect(request)
+        reuse = self._judge(prompt, cached_tokens) if first else ()
         self._use(prompt, again=not first)
         if not first:
             return None
@@ -258,7 +264,7 @@ class Decisions:
         was_passed = self.room.was_passed(waiting)
         passed = self.room.admitted(waiting, prompt.lane, now, max(0, waiting.prompt_tokens - cached_tokens))
         waiting.active = True
-        return _admission(prompt, cached_tokens, passed, was_passed)
+        return _admission(prompt, cached_tokens, passed, was_passed, reuse)
 
     def resume(self, request: str) -> bool:
         """A running request was preempted and waits again, first. False for requests unknown here."""
@@ -298,6 +304,15 @@ class Decisions:
         return self._cached_of(waiting)
 
     # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _judge(self, prompt: Prompt, cached_tokens: int) -> tuple[SegmentReuse, ...]:
+        """Why its segments hit or miss; before it is used, since then all of it counts as cached."""
+        size, tokens, hashes = self.block_tokens, prompt.waiting.prompt_tokens, prompt.hashes
+        last = tokens // size - 1
+        left = cached_tokens == last * size == tokens - size and last < len(hashes)
+        all_cached = left and self.tree.node_of(hashes[last]) is not None
+        prefix = CachedPrefix(tokens, min(cached_tokens, tokens), size, hashes, all_cached)
+        return judge(prompt.plan, self._segments.admit(prompt.plan), prefix, self.tree.given_up)
 
     def _use(self, prompt: Prompt, again: bool) -> None:
         # An engine that caches no prefixes hashes none of the prompt's blocks.
@@ -380,7 +395,9 @@ def _document_order(scheduler: SchedulerSpec) -> DocumentOrder:
             return AsWritten()
 
 
-def _admission(prompt: Prompt, cached_tokens: int, passed: int, was_passed: bool) -> Admission:
+def _admission(
+    prompt: Prompt, cached_tokens: int, passed: int, was_passed: bool, reuse: tuple[SegmentReuse, ...]
+) -> Admission:
     cached: dict[str, int] = {}
     tokens: dict[str, int] = {}
     left, hit, reusable = prompt.waiting.prompt_tokens, 0, 0
@@ -397,7 +414,7 @@ def _admission(prompt: Prompt, cached_tokens: int, passed: int, was_passed: bool
     if left:
         tokens["plain"], cached["plain"] = left, left_cached
     bucket = _digest(prompt.waiting.signature)
-    return Admission(prompt.lane, bucket, passed, was_passed, hit, reusable, cached, tokens)
+    return Admission(prompt.lane, bucket, passed, was_passed, hit, reusable, cached, tokens, reuse)
 
 
 def _digest(signature: tuple[bytes, ...]) -> str:

@@ -29,6 +29,7 @@ from itertools import islice
 from typing import Protocol
 
 from prism.core.demand import DemandLedger
+from prism.core.reuse import LRU, RESET, GivenUpPrefixes
 from prism.core.segments import SegmentKind
 
 EvictionKey = tuple[float, ...]
@@ -222,6 +223,7 @@ class DemandAwareRadixTree:
         self.epoch = 0
         """Grows when a prefix appears or disappears; a lookup made at an equal epoch still holds."""
         self.uses = 0
+        self.given_up = GivenUpPrefixes()
         self._clear()
         self._expected: dict[str, tuple[Node, int]] = {}
         self._lacks: dict[str, Hash | None] = {}
@@ -422,6 +424,7 @@ class DemandAwareRadixTree:
             KeyError: it was not free.
         """
         node, depth = self._free_at[block]
+        self.given_up.note(node.run[depth - node.start], LRU)
         self.reclaim(block)
         self._drop_tail(node, [(depth, block)])
         self.epoch += 1
@@ -447,6 +450,7 @@ class DemandAwareRadixTree:
             for _, block in taken:
                 del self._free_at[block]
                 out.append((block, eviction_class))
+            self.given_up.note(node.run[taken[-1][0] - node.start], CLASS_NAMES[eviction_class])
             self._drop_tail(node, taken)
             self._lowered(node)
         if out:
@@ -488,13 +492,15 @@ class DemandAwareRadixTree:
         if len(self._ring) == window:
             return
         for node in set(self._index.values()):
-            node.recent = 0
+            node.recent, node.place = 0, -1
         self._ring = [None] * window
         self._weigh_all()
 
     def reset(self) -> list[int]:
         """The cache was emptied. Returns the ids of the free blocks, in the order they would have gone."""
         blocks = self.in_order()
+        for first in self._root.children:
+            self.given_up.note(first, RESET)
         self._clear()
         self._expected = {request: (self._root, slot) for request, (_, slot) in self._expected.items()}
         self._missing, self._lacks = {}, {}

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from prism.core.reuse import SegmentReuse
 from prism.core.segments import DIGEST_BYTES, PromptPlan, Segment, SegmentKind
 
 EXTRA_ARGS_KEY = "prism"
@@ -66,6 +67,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted", array_like=True):
         order: the permutation of the movable runs that was used; empty if the caller's order stands.
         generation: settings generation of the pass.
         overtaken: admissions that passed this request while it was its priority's oldest.
+        reuse: why each segment hit or missed, in the order in which they are computed.
     """
 
     request: str
@@ -83,6 +85,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted", array_like=True):
     order: list[int]
     generation: int
     overtaken: int
+    reuse: tuple[SegmentReuse, ...] = ()
 
 
 class PrefillChunk(msgspec.Struct, frozen=True, tag="chunk", array_like=True):

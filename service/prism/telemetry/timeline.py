@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
+from prism.core.reuse import SegmentReuse
+
 MAX_CHUNKS = 64
 """Prefill chunks kept one by one; those after it are joined to the last. Spans hold a bounded number of events."""
 
@@ -130,6 +132,7 @@ class Admission:
         generation: settings generation of the pass.
         overtaken: admissions that passed this request while it was its priority's oldest.
         cached_by_kind, tokens_by_kind: prompt tokens by segment kind.
+        reuse: why each segment hit or missed.
     """
 
     lane: str
@@ -145,6 +148,7 @@ class Admission:
     overtaken: int = 0
     cached_by_kind: dict[str, int] = field(default_factory=dict)
     tokens_by_kind: dict[str, int] = field(default_factory=dict)
+    reuse: tuple[SegmentReuse, ...] = ()
 
     @property
     def computed_tokens(self) -> int:

@@ -155,7 +155,7 @@ def test_a_prompt_whose_places_matter_elsewhere_is_never_reordered(warm: Rig, sp
     assert plan_of(request).can_reorder
     warm.prism.enter(request)
     warm.scheduler.requests["asked"] = request
-    warm.prism.decisions.begin_pass()
+    warm.prism.decisions.begin_pass(warm.now)
     assert warm.scheduler.waiting.peek_request().prompt_token_ids == ASKED.tokens
 
 

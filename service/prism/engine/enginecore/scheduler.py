@@ -139,7 +139,7 @@ class DemandAwareScheduling(_Base):
         began = time.perf_counter()
         self._adopt_settings()
         now = self.now()
-        self.decisions.begin_pass()
+        self.decisions.begin_pass(now)
         if not self.running and self.waiting:
             self._let_a_fitting_one_go_first()
         self._step_began = time.monotonic()
@@ -303,6 +303,7 @@ class DemandAwareScheduling(_Base):
             list(prompt.order),
             self._generation,
             admission.passed,
+            admission.reuse,
         )
 
     def _why_waited(self, request: Request, arrived_in: int, admission: Admission) -> str:
@@ -417,10 +418,11 @@ class DemandAwareScheduling(_Base):
         room, pool = self.decisions.room, self.kv_cache_manager.block_pool
         oldest = room.oldest()
         overdue = room.overdue(now)
+        waiting = len(room) + len(self.skipped_waiting)
         evictions, self._blocks.evictions = dict(self._blocks.evictions), type(self._blocks.evictions)()
         return Gauges(
             now,
-            {"hot": len(room) - overdue, "cold": overdue} if self._has_lanes else {"none": len(room)},
+            {"hot": waiting - overdue, "cold": overdue} if self._has_lanes else {"none": waiting},
             now - oldest.arrived_at if oldest is not None else 0.0,
             room.passed_in_a_row(),
             evictions,

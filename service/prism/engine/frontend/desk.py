@@ -223,3 +223,4 @@ def _admission(fact: Admitted) -> Admission:
         cached_by_kind=fact.cached_by_kind,
         tokens_by_kind=fact.tokens_by_kind,
     )
+        reuse=fact.reuse,

@@ -1,0 +1,246 @@
+"""Why each segment of an admitted prompt was, or was not, served from the cache.
+
+    tokens     0            32           64           96     104
+               | system     | document A | document B | question |
+    cached     ==========================^
+    verdict    hit          hit          evicted      never_seen
+
+KV is reused on exact prefixes and in whole blocks, so the first block that is missing says why the cache ended there;
+what comes after it could not be used whatever the cache held. To tell, two bounded memories are kept beside the tree:
+where prefixes were given up, and which segments were admitted before, by themselves and after the same ones.
+
+What lies in the memories is named by block hashes and identities, which carry the tenant: for each tenant, what another
+one sent was never seen.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from prism.core.segments import PromptPlan, Segment
+
+LRU, RESET = "lru", "reset"
+"""How a prefix was lost, besides the eviction classes: under the retention policy LRU, or with the whole cache."""
+
+PLAIN = "plain"
+"""Kind of a prompt without segments, which is judged as one."""
+
+MAX_JUDGED = 64
+"""Segments of a prompt that are judged; of more, the last ones, which are those that miss."""
+
+SHORT_IDENTITY_BYTES = 8
+
+
+class Reuse(StrEnum):
+    """What became of a segment at its admission."""
+
+    HIT = "hit"
+    """All its whole blocks came from the cache."""
+    LAST_BLOCK = "last_block"
+    """It is cached; the block of a prompt's last token is always computed again."""
+    SHORT_BLOCK = "short_block"
+    """It lies in the last block, which the prompt does not fill: only full ones are cached."""
+    EVICTED = "evicted"
+    """It was there, after the same segments, and was given up."""
+    DIFFERS = "differs"
+    """It begins as something cached does and goes on otherwise."""
+    NOT_AT_PREFIX = "not_at_prefix"
+    """It was admitted before, but after other tokens; or a segment before it missed."""
+    NEVER_SEEN = "never_seen"
+    """It was never admitted before, as far as can be remembered."""
+
+
+class Loss(NamedTuple):
+    """How and when a prefix was given up: an eviction class, `lru` or `reset`; seconds on the engine's clock."""
+
+    how: str
+    at: float
+
+
+class SegmentReuse(NamedTuple):
+    """The verdict on one segment, in the order in which the prompt was computed.
+
+    Attributes:
+        kind: of the segment, or `plain` for a whole prompt without any.
+        start, end: its tokens.
+        identity: the first bytes of its identity: equal ones are the same segment of the same tenant.
+        cached_tokens: of its tokens, how many came from the cache.
+        reuse: the verdict.
+        loss: of an evicted one; None if that was too long ago to be remembered.
+    """
+
+    kind: str
+    start: int
+    end: int
+    identity: bytes
+    cached_tokens: int
+    reuse: Reuse
+    loss: Loss | None = None
+
+
+class GivenUpPrefixes:
+    """Where cached prefixes were cut off lately: the first block that went, and how.
+
+    Attributes:
+        now: the time of the pass, set by whoever has a clock.
+    """
+
+    def __init__(self, capacity: int = 16_384) -> None:
+        self.now = 0.0
+        self._capacity = capacity
+        self._losses: OrderedDict[bytes, Loss] = OrderedDict()
+
+    def note(self, first: bytes, how: str) -> None:
+        """A prefix ends before the block with this hash from now on."""
+        losses = self._losses
+        losses[first] = Loss(how, self.now)
+        losses.move_to_end(first)
+        if len(losses) > self._capacity:
+            losses.popitem(last=False)
+
+    def find(self, block_hash: bytes) -> Loss | None:
+        return self._losses.get(block_hash)
+
+    def __len__(self) -> int:
+        return len(self._losses)
+
+
+class Known(NamedTuple):
+    """Whether a segment was admitted before: anywhere, and after the very same segments."""
+
+    anywhere: bool
+    here: bool
+
+
+_UNKNOWN = Known(False, False)
+
+
+class SegmentMemory:
+    """The segments admitted lately, by themselves and by what stood before them."""
+
+    def __init__(self, capacity: int = 16_384) -> None:
+        self._identities = _Lately(capacity)
+        self._paths = _Lately(capacity)
+
+    def admit(self, plan: PromptPlan) -> list[Known]:
+        """What was known of each segment of a prompt until now; from now on all are."""
+        path = 0
+        known = []
+        for segment in plan.segments:
+            path = hash((path, segment.identity))
+            known.append(Known(self._identities.meet(segment.identity), self._paths.meet(path)))
+        return known
+
+
+class _Lately:
+    """A bounded set; who was met longest ago is forgotten first."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._met: OrderedDict[bytes | int, None] = OrderedDict()
+
+    def meet(self, one: bytes | int) -> bool:
+        """Whether this one was met before; from now on it was."""
+        met = self._met
+        if one in met:
+            met.move_to_end(one)
+            return True
+        met[one] = None
+        if len(met) > self._capacity:
+            met.popitem(last=False)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """How far the cache went for one prompt.
+
+    Attributes:
+        prompt_tokens: of the whole prompt.
+        tokens: found cached; whole blocks.
+        block_tokens: of one hashed block.
+        hashes: of the prompt's full blocks, chained.
+        all_cached: whether the block of the last token is in the cache, too, which is computed all the same.
+    """
+
+    prompt_tokens: int
+    tokens: int
+    block_tokens: int
+    hashes: Sequence[bytes]
+    all_cached: bool
+
+    @property
+    def full_tokens(self) -> int:
+        """Tokens of the prompt's full blocks."""
+        return self.prompt_tokens // self.block_tokens * self.block_tokens
+
+    def hash_at(self, token: int) -> bytes | None:
+        """Hash of the block that holds this token; None if the prompt does not fill it."""
+        block = token // self.block_tokens
+        return self.hashes[block] if block < len(self.hashes) and token < self.full_tokens else None
+
+
+def judge(
+    plan: PromptPlan, known: Sequence[Known], prefix: CachedPrefix, given_up: GivenUpPrefixes
+) -> tuple[SegmentReuse, ...]:
+    """The verdict on each segment of a prompt that is being admitted; one for the whole of a prompt without segments.
+
+    Args:
+        plan: the prompt's, in the order in which it is computed.
+        known: what `SegmentMemory.admit` said of it.
+    """
+    if not prefix.hashes:
+        # Nothing is cached: the prompt fills no block, or the engine caches no prefixes.
+        return ()
+    segments: Sequence[Segment | _Whole] = plan.segments or [_Whole(prefix.prompt_tokens)]
+    skipped = max(0, len(segments) - MAX_JUDGED)
+    verdicts: list[SegmentReuse] = []
+    missed = False
+    for segment, what in zip(segments[skipped:], known[skipped:] or [_UNKNOWN], strict=True):
+        verdict = _judge(segment, what, prefix, given_up, missed)
+        missed = missed or verdict.reuse is not Reuse.HIT
+        verdicts.append(verdict)
+    return tuple(verdicts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A prompt without segments, in the place of one."""
+
+    end: int
+    start: int = 0
+    kind: str = PLAIN
+    identity: bytes = b""
+
+
+def _judge(
+    segment: Segment | _Whole, known: Known, prefix: CachedPrefix, given_up: GivenUpPrefixes, missed: bool
+) -> SegmentReuse:
+    found = min(max(prefix.tokens - segment.start, 0), segment.end - segment.start)
+    reuse, loss = _reuse(segment, known, prefix, given_up, found, missed)
+    identity = segment.identity[:SHORT_IDENTITY_BYTES]
+    return SegmentReuse(str(segment.kind), segment.start, segment.end, identity, found, reuse, loss)
+
+
+def _reuse(
+    segment: Segment | _Whole, known: Known, prefix: CachedPrefix, given_up: GivenUpPrefixes, found: int, missed: bool
+) -> tuple[Reuse, Loss | None]:
+    whole_blocks_end = segment.end // prefix.block_tokens * prefix.block_tokens
+    if prefix.tokens >= segment.end or (found and prefix.tokens >= whole_blocks_end):
+        return Reuse.HIT, None
+    first = max(segment.start, prefix.tokens)
+    if first >= prefix.full_tokens:
+        return Reuse.SHORT_BLOCK, None
+    if not missed and prefix.all_cached:
+        return Reuse.LAST_BLOCK, None
+    block_hash = prefix.hash_at(first if missed else prefix.tokens)
+    loss = given_up.find(block_hash) if block_hash is not None else None
+    if known.here or (loss is not None and not missed):
+        return Reuse.EVICTED, loss
+    if found:
+        return Reuse.DIFFERS, None
+    return (Reuse.NOT_AT_PREFIX if known.anywhere else Reuse.NEVER_SEEN), None
