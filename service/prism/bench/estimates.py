@@ -21,6 +21,7 @@ BLOCK = 8
 DRAWS = 4_000
 _DRAWS_AT_ONCE = 100
 
+Values = Sequence[float] | NDArray[np.float64]
 Statistic = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
 """Of the values along an axis."""
 
@@ -67,6 +68,11 @@ def allowed_levels(count: int) -> list[int]:
     return [level for level in LEVELS if count * (100 - level) >= BEYOND * 100]
 
 
+def statistics_for(pairs: int) -> dict[str, Statistic]:
+    """What may be compared over this many pairs: the mean, and the percentiles that they carry."""
+    return {"mean": mean} | {f"P{level}": percentile_of(level) for level in allowed_levels(pairs)}
+
+
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """P50, P90, P95 and P99 by nearest rank, as far as the samples carry them; infinite values take part."""
     levels = allowed_levels(len(values))
@@ -74,7 +80,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def paired_ratio(
-    ours: Sequence[float], theirs: Sequence[float], statistic: Statistic = median, *, block: int = BLOCK, seed: int = 0
+    ours: Values, theirs: Values, statistic: Statistic = median, *, block: int = BLOCK, seed: int = 0
 ) -> Interval:
     """A statistic of ours over that of theirs, with its paired bootstrap interval (BCa).
 
@@ -119,3 +125,10 @@ def _bounds(blocks: NDArray[np.intp], ratio: Callable[..., NDArray[np.float64]],
         return float(low), float(high)
     plain = np.percentile(found.bootstrap_distribution, [2.5, 97.5])
     return float(plain[0]), float(plain[1])
+
+
+def seconds_text(value: float | None) -> str:
+    """As tables show it; a dash for what there are no samples for."""
+    if value is None:
+        return "–"
+    return "∞" if np.isinf(value) else f"{value:.3f}" if value < 1 else f"{value:.2f}"

@@ -13,17 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prism.bench.estimates import (
-    BLOCK,
-    LEVELS,
-    Interval,
-    Statistic,
-    allowed_levels,
-    mean,
-    paired_ratio,
-    percentile_of,
-    percentiles,
-)
+from prism.bench.estimates import BLOCK, LEVELS, Interval, paired_ratio, percentiles, seconds_text, statistics_for
 from prism.bench.http.load import Reply
 from prism.bench.http.run import Cell, Cold, Plan, paired, windows
 
@@ -145,13 +135,9 @@ def compare(rate: float, ours: Sequence[Cell], theirs: Sequence[Cell]) -> Compar
     ratios: dict[str, Interval] = {}
     if len(times) >= 2 * BLOCK:
         mine, first = [pair[0] for pair in times], [pair[1] for pair in times]
-        ratios = {name: paired_ratio(mine, first, statistic) for name, statistic in _statistics(len(times)).items()}
+        ratios = {name: paired_ratio(mine, first, statistic) for name, statistic in statistics_for(len(times)).items()}
     arm, to = (cells[0].server if cells else "" for cells in (ours, theirs))
     return Comparison(rate, arm, to, len(times), len(both) - len(times), ratios)
-
-
-def _statistics(pairs: int) -> dict[str, Statistic]:
-    return {"mean": mean} | {f"P{level}": percentile_of(level) for level in allowed_levels(pairs)}
 
 
 def rows(results: Results) -> list[list[str]]:
@@ -162,8 +148,8 @@ def rows(results: Results) -> list[list[str]]:
             one.arm,
             str(one.requests),
             str(one.failed),
-            *(_seconds(one.ttft_s.get(f"P{level}")) for level in LEVELS),
-            _seconds(one.mean_ttft_s),
+            *(seconds_text(one.ttft_s.get(f"P{level}")) for level in LEVELS),
+            seconds_text(one.mean_ttft_s),
             "not said" if one.hit_rate is None else f"{one.hit_rate:.1%}",
             f"{one.output_tokens_per_s:.0f}",
         ]
@@ -268,9 +254,3 @@ def _finite(value: float) -> float | None:
 
 def _rate(plan: Plan, rate: float) -> str:
     return f"{plan.together} together" if plan.together else f"{rate:g}/s"
-
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return "∞" if math.isinf(value) else f"{value:.3f}" if value < 1 else f"{value:.2f}"
