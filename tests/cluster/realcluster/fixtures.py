@@ -16,13 +16,18 @@ from typing import NoReturn, ParamSpec, TypeVar
 
 import pytest
 
+from prism.bench.models import smollm2
 from realcluster.cluster import Cluster, HostApiServer, missing_for_cluster, tools
 from realcluster.controlplane import temporary_folder
 from realcluster.helm import Helm
 from realcluster.images import REPOSITORY, Images, missing_programs
 from realcluster.installation import RESTRICTED, Installation
+from realcluster.jaeger import OTLP_ENDPOINT
 from realcluster.kserve import crd_folder
+from realcluster.kserve_standin import KServeStandIn
+from realcluster.predictors import Predictor, inference_service, volumes, with_libraries
 from realcluster.programs import HELM, CannotBuild, build, only_one
+from realcluster.settings import prism_config
 
 _Arguments = ParamSpec("_Arguments")
 _Made = TypeVar("_Made")
@@ -138,5 +143,21 @@ def ready_for_chart(cluster: Cluster, kserve_crds: Path) -> None:
 def prism(cluster: Cluster, helm: Helm, ready_for_chart: None) -> Installation:
     """PRISM installed with Helm, for the whole cluster, in the namespace prism-system."""
     installation = Installation(cluster, helm)
-    installation.install({"otlp": {"endpoint": "http://jaeger.observability.svc.cluster.local:4318"}})
+    installation.install({"otlp": {"endpoint": OTLP_ENDPOINT}})
     return installation
+
+
+@pytest.fixture(scope="session")
+def predictor(cluster: Cluster, prism: Installation) -> Iterator[Predictor]:
+    """The InferenceService `smollm2` of the documentation's example, running, with a PrismConfig that selects it."""
+    namespace, model = "team-a", smollm2(lambda *_: None)
+    prism.make_namespace(namespace)
+    cluster.apply(*volumes(namespace, model.parent), prism_config(namespace, quota=0.1))
+    labels = {"serving.prism.dev/config": "rag"}
+    cluster.apply(with_libraries(inference_service("smollm2", namespace, model.name, labels=labels)))
+    stand_in = KServeStandIn(cluster.api_server, [namespace])
+    stand_in.start()
+    running = Predictor(cluster, "smollm2", namespace)
+    running.wait_ready()
+    yield running
+    stand_in.close()

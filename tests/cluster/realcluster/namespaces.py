@@ -115,10 +115,14 @@ class Namespaces:
         """Makes them and connects them with the host."""
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", "-m", "-n", "-p", "-f", "--kill-child", "--mount-proc"]
         command += [sys.executable, "-I", "-S", "-c", _FIRST_PROCESS]
-        self._first = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        with (self.folder / "namespaces.log").open("w") as log:
+            self._first = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True
+            )
         assert self._first.stdout is not None
         if self._first.stdout.readline() != "ready\n":
-            raise DidNotHappen("namespaces of its own cannot be made here (unshare failed); run as root")
+            why = (self.folder / "namespaces.log").read_text().strip()
+            raise DidNotHappen(f"namespaces of its own cannot be made here, which needs root: {why}")
         self._pid = int(Path(f"/proc/{self._first.pid}/task/{self._first.pid}/children").read_text())
         self._make_mounts()
         self._make_network()

@@ -9,20 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 
 from realcluster.cluster import Cluster
+from realcluster.images import REPOSITORY
 from realcluster.kserve_standin import predictor_name
 from realcluster.namespaces import wait_for
 
 LIBRARIES = "/opt/libraries"
-_ENGINE = [
-    "--dtype=float32",
-    "--enforce-eager",
-    "--max-model-len=2048",
-    "--block-size=16",
-    "--max-num-seqs=8",
-    "--max-num-batched-tokens=512",
-]
+EXAMPLE = REPOSITORY / "docs" / "examples" / "smollm2-cpu.yaml"
 
 
 def _volume(name: str, namespace: str, path: Path) -> list[dict[str, Any]]:
@@ -58,47 +53,23 @@ def volumes(namespace: str, models: Path) -> list[dict[str, Any]]:
 
 
 def inference_service(
-    name: str,
-    namespace: str,
-    model: str,
-    *,
-    labels: Mapping[str, str] | None = None,
-    arguments: tuple[str, ...] = (),
-    replicas: int = 1,
+    name: str, namespace: str, model: str, *, labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """An InferenceService of the runtime prism-cpu, with the libraries mounted that the image leaves out."""
-    return {
-        "apiVersion": "serving.kserve.io/v1beta1",
-        "kind": "InferenceService",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": dict(labels or {}),
-            "annotations": {"serving.kserve.io/deploymentMode": "Standard"},
-        },
-        "spec": {
-            "predictor": {
-                "minReplicas": replicas,
-                "maxReplicas": replicas,
-                "terminationGracePeriodSeconds": 60,
-                "volumes": [
-                    {"name": "libraries", "persistentVolumeClaim": {"claimName": "libraries", "readOnly": True}}
-                ],
-                "model": {
-                    "modelFormat": {"name": "huggingface"},
-                    "runtime": "prism-cpu",
-                    "storageUri": f"pvc://models/{model}",
-                    "args": [*_ENGINE, *arguments],
-                    "env": [
-                        {"name": "PYTHONPATH", "value": LIBRARIES},
-                        {"name": "VLLM_CPU_KVCACHE_SPACE", "value": "1"},
-                        {"name": "VLLM_CPU_NUM_OF_RESERVED_CPU", "value": "0"},
-                    ],
-                    "volumeMounts": [{"name": "libraries", "mountPath": LIBRARIES, "readOnly": True}],
-                },
-            }
-        },
-    }
+    """The example for a CPU in the documentation, under another name and with storage of this cluster."""
+    document: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+    document["metadata"] |= {"name": name, "namespace": namespace, "labels": dict(labels or {})}
+    document["spec"]["predictor"]["model"]["storageUri"] = f"pvc://models/{model}"
+    return document
+
+
+def with_libraries(service: dict[str, Any]) -> dict[str, Any]:
+    """The same with the libraries mounted that the small test image leaves out."""
+    predictor = service["spec"]["predictor"]
+    claimed = {"claimName": "libraries", "readOnly": True}
+    predictor["volumes"] = [{"name": "libraries", "persistentVolumeClaim": claimed}]
+    predictor["model"]["volumeMounts"] = [{"name": "libraries", "mountPath": LIBRARIES, "readOnly": True}]
+    predictor["model"]["env"] = [{"name": "PYTHONPATH", "value": LIBRARIES}]
+    return service
 
 
 @dataclass
