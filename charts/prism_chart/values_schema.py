@@ -32,6 +32,12 @@ def _closed(required: tuple[str, ...], **properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
 
 
+def _fraction(pattern: str, *, null: bool = False, **bounds: float) -> Schema:
+    # Helm's `--set` takes whole numbers for numbers and fractions for text.
+    number: Schema = {"type": ["number", "null"] if null else "number", **bounds}
+    return {"anyOf": [number, {"type": "string", "pattern": pattern}]}
+
+
 _KUBERNETES: Final[Schema] = {"type": "object"}
 _ENV: Final = _list_of(_closed(("name",), name={"type": "string", "minLength": 1}, value=_TEXT, valueFrom=_KUBERNETES))
 
@@ -66,10 +72,10 @@ _FORMS: Final[Mapping[str, Schema]] = {
     "runtimes.*.caches.*": {"type": "object", "minProperties": 1, "maxProperties": 1},
     "otlp.endpoint": {"type": "string", "pattern": "^(https?://[^/]+(/.*)?)?$"},
     "otlp.protocol": {"enum": ["", "grpc", "http/protobuf"]},
-    "otlp.samplingRatio": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+    "otlp.samplingRatio": _fraction("^(0([.][0-9]+)?|1([.]0+)?)$", minimum=0, maximum=1, null=True),
     "defaultConfig.spec": {"$ref": "#/$defs/PrismSpec"},
     "*.interval": {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"},
-    "monitoring.rules.admissionWaitSeconds": {"type": "number", "exclusiveMinimum": 0},
+    "monitoring.rules.admissionWaitSeconds": _fraction("^[0-9]*[.]?[0-9]+$", exclusiveMinimum=0),
     "monitoring.rules.coldLaneOvertakes": {"type": "integer", "minimum": 0},
 }
 

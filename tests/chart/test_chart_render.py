@@ -221,8 +221,9 @@ def test_no_collector_means_no_variables(render: Render) -> None:
     assert environment(render) == {}
 
 
-def test_sampling_ratio_of_zero_is_a_value(render: Render) -> None:
-    assert environment(render, samplingRatio=0)["OTEL_TRACES_SAMPLER_ARG"] == "0"
+@pytest.mark.parametrize(("ratio", "shown"), [(0, "0"), (0.25, "0.25"), (1, "1"), ("0.25", "0.25")])
+def test_sampling_ratio_is_kept_zero_too_and_as_set_gives_it(render: Render, ratio: Any, shown: str) -> None:
+    assert environment(render, samplingRatio=ratio)["OTEL_TRACES_SAMPLER_ARG"] == shown
 
 
 def test_operator_gets_the_traces_variables_too(render: Render) -> None:
@@ -239,6 +240,7 @@ def test_operator_gets_the_traces_variables_too(render: Render) -> None:
         ({"runtimes": {"gpu": {"image": {"tag": 1.0}}}}, "/runtimes/gpu/image/tag"),
         ({"otlp": {"endpoint": "jaeger:4317"}}, "/otlp/endpoint"),
         ({"otlp": {"samplingRatio": 2}}, "/otlp/samplingRatio"),
+        ({"otlp": {"samplingRatio": "1.5"}}, "/otlp/samplingRatio"),
         ({"defaultConfig": {"spec": {"schedular": {}}}}, "schedular"),
         ({"defaultConfig": {"spec": {"scheduler": {"coldLane": {"quota": 10}}}}}, "quota"),
         ({"rbac": {"namespaces": ["team-a"]}}, "rbac.clusterScoped is true"),
