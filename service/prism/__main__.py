@@ -93,4 +93,20 @@ def _told_in_one_sentence(command: str) -> Iterator[None]:
 
 
 if __name__ == "__main__":
+@app.command()
+def explain(
+    request: Annotated[str, typer.Argument(metavar="REQUEST_ID|TRACE_ID", help="Its x-request-id, or its trace id.")],
+    admin: Annotated[str, _ADMIN] = _DEFAULT_ADMIN,
+    all_tenants: Annotated[
+        bool, typer.Option("--all-tenants", help="Say, too, which segments another tenant had sent.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Why a request waited, and why each of its segments hit or missed the cache."""
+    from prism.inspect.explain import show_explanation  # noqa: PLC0415 - httpx takes its time
+
+    with _told_in_one_sentence("explain"):
+        show_explanation(admin, request, all_tenants=all_tenants, as_json=json)
+
+
     main()

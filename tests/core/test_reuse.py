@@ -8,7 +8,7 @@ import pytest
 
 from prism.config.schema import PrismSpec
 from prism.core.decisions import Decisions
-from prism.core.reuse import MAX_JUDGED, GivenUpPrefixes, Loss, Reuse, SegmentReuse
+from prism.core.reuse import MAX_JUDGED, GivenUpPrefixes, Loss, OtherTenants, Reuse, SegmentReuse
 from prism.core.segments import PromptPlan, Segment, SegmentKind, segment_identity
 
 BLOCK = 4
@@ -181,3 +181,21 @@ def test_the_memory_of_given_up_prefixes_is_bounded_and_forgets_the_oldest() -> 
     for number in range(5):
         memory.note(bytes([number]), "private")
     assert (len(memory), memory.find(b"\1"), memory.find(b"\4")) == (3, None, Loss("private", 0.0))
+
+
+def sent(others: OtherTenants, text: str, tenant: str) -> int:
+    """How many segments of this prompt other tenants had sent."""
+    return len(others.sent_before(plan_of([text], tenant, plain=False), [ord(letter) for letter in text]))
+
+
+def test_a_segment_is_another_tenants_if_any_other_sent_it_before() -> None:
+    others = OtherTenants()
+    asked = [("aaaa", "one"), ("aaaa", "one"), ("aaaa", "two"), ("aaaa", "one"), ("bbbb", "two"), ("aaaa", "")]
+    assert [sent(others, text, tenant) for text, tenant in asked] == [0, 0, 1, 1, 0, 1]
+
+
+def test_what_tenants_sent_is_remembered_within_bounds() -> None:
+    others = OtherTenants(capacity=2)
+    for text in ("aaaa", "bbbb", "cccc"):
+        sent(others, text, "one")
+    assert [sent(others, text, "two") for text in ("cccc", "aaaa")] == [1, 0]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from prism.core.segments import PromptPlan, Segment
+from prism.core.segments import PromptPlan, Segment, segment_identity
 
 LRU, RESET = "lru", "reset"
 """How a prefix was lost, besides the eviction classes: under the retention policy LRU, or with the whole cache."""
@@ -244,3 +244,34 @@ def _reuse(
     if found:
         return Reuse.DIFFERS, None
     return (Reuse.NOT_AT_PREFIX if known.anywhere else Reuse.NEVER_SEEN), None
+
+
+class OtherTenants:
+    """Which segments more than one tenant has sent.
+
+    It stands apart from all that decides and is told to nobody but those who ask across tenants.
+    """
+
+    def __init__(self, capacity: int = 16_384) -> None:
+        self._capacity = capacity
+        self._senders: OrderedDict[bytes, str | None] = OrderedDict()
+        """Namespace that sent these tokens; None for several."""
+
+    def sent_before(self, plan: PromptPlan, tokens: Sequence[int]) -> frozenset[bytes]:
+        """The short identities of those segments of a prompt that others had sent before; now this tenant has, too."""
+        out = set()
+        for segment in plan.segments:
+            content = _content(segment, plan.namespace, tokens)
+            sender = self._senders.setdefault(content, plan.namespace)
+            if sender != plan.namespace:
+                self._senders[content] = None
+                out.add(segment.identity[:SHORT_IDENTITY_BYTES])
+            self._senders.move_to_end(content)
+        while len(self._senders) > self._capacity:
+            self._senders.popitem(last=False)
+        return frozenset(out)
+
+
+def _content(segment: Segment, namespace: str, tokens: Sequence[int]) -> bytes:
+    """Digest of a segment's tokens that is the same for every tenant."""
+    return segment_identity(tokens[segment.start : segment.end], "") if namespace else segment.identity

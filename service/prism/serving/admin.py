@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -13,7 +15,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from prism.engine.frontend.app import Frontend
-from prism.serving.shown import shown_request
+from prism.serving.shown import shown_request, shown_state
+from prism.telemetry.explain import explain
 from prism.telemetry.metrics import TEXT_FORMAT
 
 MAX_SHOWN = 512
@@ -36,10 +39,25 @@ def admin_app(frontend: Frontend) -> Starlette:
     async def metrics(_: Request) -> Response:
         return Response(frontend.metrics.text(), headers={"content-type": TEXT_FORMAT})
 
+    async def top(_: Request) -> JSONResponse:
+        return JSONResponse(msgspec.to_builtins(shown_state(frontend, time.monotonic())))
+
+    async def explanation(request: Request) -> JSONResponse:
+        wanted = request.path_params["id"]
+        found = frontend.find_request(wanted)
+        if found is None:
+            kept = f"the last {frontend.telemetry.ring.capacity} that ended"
+            return _error(404, f"No request {wanted} is under way or among {kept}.")
+        across = request.query_params.get("all_tenants", "false")
+        if across not in ("true", "false"):
+            return _error(400, "all_tenants must be true or false.")
+        told = explain(*found, time.monotonic(), all_tenants=across == "true")
+        return JSONResponse(msgspec.to_builtins(told))
+
     async def requests(request: Request) -> JSONResponse:
         last = request.query_params.get("last", "20")
         if not last.isdigit():
-            return JSONResponse({"error": {"message": "last must be a number of requests."}}, status_code=400)
+            return _error(400, "last must be a number of requests.")
         finished = frontend.telemetry.ring.last(min(int(last), MAX_SHOWN))
         return JSONResponse({"requests": [shown_request(one) for one in finished]})
 
@@ -51,10 +69,16 @@ def admin_app(frontend: Frontend) -> Starlette:
         routes=[
             Route("/prism/v1/settings", settings, methods=["GET"]),
             Route("/prism/v1/metrics", metrics, methods=["GET"]),
+            Route("/prism/v1/top", top, methods=["GET"]),
+            Route("/prism/v1/explain/{id}", explanation, methods=["GET"]),
             Route("/prism/v1/requests", requests, methods=["GET"]),
             Route("/prism/v1/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
         ]
     )
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": {"message": message}}, status_code=status)
 
 
 def admin_server(frontend: Frontend, host: str, port: int) -> AdminServer:

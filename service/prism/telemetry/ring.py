@@ -27,6 +27,7 @@ class SpanRing:
     def __init__(self, capacity: int = 512) -> None:
         if capacity < 1:
             raise ValueError("a ring holds at least one request")
+        self.capacity = capacity
         self._requests: deque[FinishedRequest] = deque(maxlen=capacity)
         self._lock = threading.Lock()
 

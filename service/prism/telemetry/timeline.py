@@ -198,6 +198,8 @@ class EngineRequest:
         self.ended_at: float | None = None
         self.end_reason: str | None = None
         self.lost = False
+        self.sent_by_others: frozenset[bytes] = frozenset()
+        """Short identities of its segments that another tenant had sent before."""
         self._admitted_at: float | None = None
 
     def queued(self, at: float, depth: int) -> None:

@@ -41,6 +41,7 @@ from prism.errors import DeploymentError, RequestRefused
 from prism.telemetry.metrics import Metrics
 from prism.telemetry.provider import Telemetry
 from prism.telemetry.spans import RequestTrace
+from prism.telemetry.timeline import RequestTimeline
 
 _logger = logging.getLogger(__name__)
 
@@ -150,6 +151,14 @@ class Frontend:
             return []
         listed = await self._app.state.openai_serving_models.show_available_models()
         return [model.model_dump(mode="json") for model in listed.data]
+
+    def find_request(self, wanted: str) -> tuple[RequestTimeline, str] | None:
+        """The newest request with this `x-request-id` or trace id, and its trace id; under way, or among the last."""
+        for live, trace in reversed(self._traces.items()):
+            if wanted in (live.timeline.request_id, trace.trace_id):
+                return live.timeline, trace.trace_id
+        ended = self.telemetry.ring.find(wanted)
+        return None if ended is None else (ended.timeline, ended.trace_id)
 
     async def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache; False if blocks are in use, or there is no engine yet."""

@@ -14,6 +14,8 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats
 
 from prism.core.namespace import AdapterLoads, namespace
+from prism.core.reuse import OtherTenants
+from prism.core.segments import PromptPlan
 from prism.engine.frontend.desk import CURRENT, LiveRequest, RequestDesk
 from prism.engine.frontend.plan import PLAN_KEY, DraftPlan
 from prism.engine.wire import EXTRA_ARGS_KEY, encode_plan
@@ -58,6 +60,7 @@ class PrismAsyncLLM(AsyncLLM):
     def __init__(self, *args: Any, desk: RequestDesk, **kwargs: Any) -> None:
         self._desk = desk
         self._loads = AdapterLoads()
+        self._tenants = OtherTenants()
         super().__init__(*args, **kwargs)
         if self.output_handler is not None:
             raise RuntimeError("PrismAsyncLLM must be made outside of an event loop")
@@ -93,10 +96,13 @@ class PrismAsyncLLM(AsyncLLM):
         queue: RequestOutputCollector,
     ) -> None:
         """Every request passes here, children of `n > 1` and streamed input included, with its internal id."""
-        _prepare(request, _DRAFT.get(), self._loads)
+        plan = _prepare(request, _DRAFT.get(), self._loads)
         live = CURRENT.get()
         if live is not None:
             self._desk.link(request.request_id, live)
+            if plan is not None:
+                engine_request = live.timeline.engine_request(request.request_id)
+                engine_request.sent_by_others = self._tenants.sent_before(plan, request.prompt_token_ids or ())
             _note_request(live, request, self.vllm_config.model_config.served_model_name)
         await super()._add_request(request, prompt, parent_req, index, queue)
 
@@ -113,17 +119,21 @@ def _namespace_of(request: EngineCoreRequest, loads: AdapterLoads) -> str:
     return namespace(request.cache_salt, adapter, loads.number(adapter))
 
 
-def _prepare(request: EngineCoreRequest, draft: DraftPlan | None, loads: AdapterLoads) -> None:
+def _prepare(request: EngineCoreRequest, draft: DraftPlan | None, loads: AdapterLoads) -> PromptPlan | None:
+    """Put its namespace and its plan, if it has one, where EngineCore finds them."""
     name = _namespace_of(request, loads)
     request.cache_salt = name or None
     params = request.sampling_params
     if params is None:
-        return
+        return None
     # What a client wrote under this key (`vllm_xargs`) is never a plan.
     extra = {key: value for key, value in (params.extra_args or {}).items() if key != EXTRA_ARGS_KEY}
+    plan = None
     if draft is not None and request.prompt_token_ids is not None:
-        extra[EXTRA_ARGS_KEY] = encode_plan(draft.resolve(request.prompt_token_ids, name))
+        plan = draft.resolve(request.prompt_token_ids, name)
+        extra[EXTRA_ARGS_KEY] = encode_plan(plan)
     params.extra_args = extra or None
+    return plan
 
 
 def _note_rendering(live: LiveRequest, draft: DraftPlan | None) -> None:
