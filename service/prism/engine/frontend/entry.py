@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prism.engine.frontend.desk import CURRENT, LiveRequest, RequestDesk
 from prism.engine.frontend.health import EngineHealth, EngineState
-from prism.engine.frontend.prism_field import refuse_prism_field
-from prism.engine.frontend.routes import INFERENCE, InferenceRoute, takes_prism_object
+from prism.engine.frontend.prism_field import RAW_FIELD, raw_prism_field, refuse_prism_field
+from prism.engine.frontend.routes import DROPS_UNKNOWN_KEYS, INFERENCE, InferenceRoute, takes_prism_object
 from prism.engine.frontend.sse import StreamWatch, finish_reasons, is_usage_chunk, with_field
 from prism.errors import CallerError, InvalidRequest, RequestRefused
 from prism.telemetry.timeline import RequestInfo, RequestTimeline
@@ -119,8 +119,16 @@ class Entry:
         except CallerError as error:
             await exchange.refuse(error)
             return
-        await self._app(scope, exchange.receive, exchange.send)
+        await self._pass_on(exchange, scope)
         await exchange.settle()
+
+    async def _pass_on(self, exchange: _Exchange, scope: Scope) -> None:
+        dropped = raw_prism_field(exchange.body) if scope["path"] == DROPS_UNKNOWN_KEYS else None
+        token = RAW_FIELD.set(dropped)
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        finally:
+            RAW_FIELD.reset(token)
 
     async def _plain(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A route without inference. Those that post JSON must not hold a `prism` object either."""

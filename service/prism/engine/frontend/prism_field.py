@@ -71,6 +71,12 @@ def read_prism_field(request: object) -> PrismField | None:
     return parse_prism_field(RAW_FIELD.get() if raw is None else raw)
 
 
+def raw_prism_field(body: bytes) -> object:
+    """The `prism` value of a body, for `RAW_FIELD`; None if it has none. Costs one substring search for most."""
+    decoded = _object(body)
+    return decoded.get(FIELD) if decoded is not None else None
+
+
 def parse_prism_field(raw: object) -> PrismField | None:
     """The same from the decoded JSON value.
 
@@ -116,22 +122,24 @@ def refuse_prism_field(body: bytes | Mapping[str, Any], route: str) -> None:
     Raises:
         InvalidRequest: the body is a JSON object with a top-level `prism`.
     """
-    if isinstance(body, bytes):
-        if b'"prism"' not in body:
-            return
-        try:
-            decoded = json.loads(body)
-        except ValueError:
-            return
-        if not isinstance(decoded, dict):
-            return
-        body = decoded
-    if FIELD in body:
+    found = _object(body) if isinstance(body, bytes) else body
+    if found is not None and FIELD in found:
         raise InvalidRequest(
             f"`prism` has no meaning on {route}: remove it. It is understood on /v1/chat/completions, "
             "/v1/completions, /v1/responses and /v1/messages.",
             param=FIELD,
         )
+
+
+def _object(body: bytes) -> Mapping[str, Any] | None:
+    """The JSON object that a body with a `prism` in it is; None for any other body."""
+    if b'"prism"' not in body:
+        return None
+    try:
+        decoded = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return decoded if isinstance(decoded, dict) else None
 
 
 def _part_count(message: object) -> int:

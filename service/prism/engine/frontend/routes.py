@@ -52,6 +52,10 @@ INFERENCE: dict[str, InferenceRoute] = {
 }
 
 
+DROPS_UNKNOWN_KEYS = "/v1/messages"
+"""Takes the `prism` object, but vLLM's request type drops it before rendering."""
+
+
 def takes_prism_object(path: str) -> bool:
     """Whether a request to this route may hold the `prism` object."""
     return path in WITH_SEGMENTS
