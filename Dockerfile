@@ -54,9 +54,11 @@ FROM ${PREDICTOR_BASE} AS predictor
 LABEL org.opencontainers.image.title="prism-predictor" \
       org.opencontainers.image.description="A KServe predictor that embeds vLLM and decides admission order and KV retention together" \
       org.opencontainers.image.licenses="Apache-2.0"
-# vLLM's CPU build links them; the official GPU image has them.
-RUN ldconfig -p | grep -q libnuma.so.1 && ldconfig -p | grep -q libstdc++.so.6 \
- || { apt-get update && apt-get install -y --no-install-recommends libnuma1 libstdc++6 && rm -rf /var/lib/apt/lists/*; }
+# vLLM's CPU build links libnuma, which the official GPU image has. Debian keeps one version of it in each release.
+# hadolint ignore=DL3008
+RUN if [ ! -e /usr/lib/x86_64-linux-gnu/libnuma.so.1 ]; then \
+      apt-get update && apt-get install -y --no-install-recommends libnuma1 libstdc++6 && rm -rf /var/lib/apt/lists/*; \
+    fi
 COPY --from=predictor-environment /opt/prism /opt/prism
 ENV PATH=/opt/prism/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 USER 65532:65532
