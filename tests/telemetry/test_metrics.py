@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from prism.core.segments import SegmentKind
@@ -85,6 +86,24 @@ def test_every_name_of_the_module_is_exposed_under_it(metrics: m.Metrics) -> Non
     named = {text for text in vars(m).values() if isinstance(text, str) and text.startswith("prism_")}
     exposed = {sample[0] for sample in series(metrics)}
     assert named <= exposed | {name.removesuffix("_count") for name in exposed}
+
+
+def test_the_page_of_the_docs_lists_each_metric_with_its_labels(metrics: m.Metrics, repository: Path) -> None:
+    metrics.count_spans(dict)
+    metrics.count_lost_facts(dict)
+    page = (repository / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(prism_\w+)` \| (\w+) \|([^|]*)\|", page, re.MULTILINE)
+    listed = {(name, kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    families = [family for family in metrics.registry.collect() if not family.name.endswith("_created")]
+    assert listed == {(_exposed(family), family.type, _labels(family)) for family in families}
+
+
+def _exposed(family: Metric) -> str:
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def _labels(family: Metric) -> frozenset[str]:
+    return frozenset(family.samples[0].labels) - {"model_name", "le"}
 
 
 def test_every_series_names_its_model(metrics: m.Metrics) -> None:
