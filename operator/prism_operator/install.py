@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from prism.config.crd import NAME as CRD_NAME
 from prism.config.crd import custom_resource_definition
 from prism.errors import DeploymentError, PrismError
-from prism_operator.api import BUDGETS, CONFIGS, POLICIES, Api, Resource, connect
+from prism_operator.api import BUDGETS, CONFIGS, LEASES, PODS, POLICIES, Api, Resource, connect
 from prism_operator.errors import Forbidden, Missing, Outdated, Terminating, Unavailable
 from prism_operator.names import ADMIN_POLICY, DEFAULT_CONFIG, FIELD_MANAGER, GROUP, LABEL_MANAGED_BY
 from prism_operator.objects import Json
@@ -82,23 +82,24 @@ def check_operator(api: Api, namespace: str, name: str, *, seconds: float) -> st
         _remove(api, CONFIGS, namespace, name)
 
 
-def clean_up(api: Api, namespaces: Sequence[str], *, seconds: float) -> int:
+def clean_up(api: Api, namespaces: Sequence[str], own: Sequence[tuple[Resource, str, str]], *, seconds: float) -> int:
     """Removes the NetworkPolicies and PodDisruptionBudgets that the operator made; returns how many there were.
 
     Args:
         namespaces: where to look; an empty name is all of them.
+        own: further objects that may be there, as kind, namespace and name.
     """
 
     def removed() -> tuple[int]:
         made = [
-            (resource, one["metadata"])
+            (resource, one["metadata"]["namespace"], one["metadata"]["name"])
             for namespace in namespaces
             for resource in (POLICIES, BUDGETS)
             for one in api.list(resource, namespace, _MADE_BY_OPERATOR)[0]
             if resource is BUDGETS or one["metadata"]["name"] == ADMIN_POLICY
         ]
-        for resource, metadata in made:
-            _remove(api, resource, metadata["namespace"], metadata["name"])
+        for resource, namespace, name in (*made, *own):
+            _remove(api, resource, namespace, name)
         return (len(made),)
 
     return _until(removed, seconds, "")[0]
@@ -178,7 +179,10 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--name", default="prism-test", help="name of the PrismConfig, which is removed again")
 
     clean = _command(commands, "clean", _clean, "remove NetworkPolicies and PodDisruptionBudgets of the operator")
+    _add_namespace(clean)
     clean.add_argument("--namespaces", default="", metavar="A,B", help="where; by default in all namespaces")
+    clean.add_argument("--lease", help="the Lease of the release's operator, to be removed too")
+    clean.add_argument("--pod", help="the pod that `helm test` left, to be removed too")
     return parser
 
 
@@ -219,7 +223,8 @@ def _check(api: Api, given: argparse.Namespace) -> str:
 
 
 def _clean(api: Api, given: argparse.Namespace) -> str:
-    removed = clean_up(api, given.namespaces.split(","), seconds=given.seconds)
+    own = [(kind, given.namespace, name) for kind, name in ((LEASES, given.lease), (PODS, given.pod)) if name]
+    removed = clean_up(api, given.namespaces.split(","), own, seconds=given.seconds)
     return f"Removed {removed} objects that the operator had made."
 
 

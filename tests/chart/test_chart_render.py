@@ -291,12 +291,24 @@ def test_operator_knows_its_own_labels_and_lease(render: Render) -> None:
 
 
 def test_hooks_leave_nothing_behind_when_they_succeed(render: Render) -> None:
-    hooks = [one for one in render() if "helm.sh/hook" in one["metadata"].get("annotations", {})]
-    assert hooks
-    for hook in hooks:
-        assert "hook-succeeded" in hook["metadata"]["annotations"]["helm.sh/hook-delete-policy"], hook["metadata"][
-            "name"
-        ]
+    for metadata in (one["metadata"] for one in render() if one["kind"] != "Pod"):
+        if "helm.sh/hook" in metadata.get("annotations", {}):
+            assert "hook-succeeded" in metadata["annotations"]["helm.sh/hook-delete-policy"], metadata["name"]
+
+
+def test_only_the_pod_is_a_test_so_that_helm_can_show_its_log(render: Render) -> None:
+    tests = [one for one in render() if "test" in one["metadata"].get("annotations", {}).get("helm.sh/hook", "")]
+    assert [one["kind"] for one in tests] == ["Pod"]
+
+
+def test_what_the_operator_and_the_test_leave_is_removed_after_an_uninstall(render: Render) -> None:
+    manifests = render()
+    job = of(manifests, "Job", "prism-setup-clean")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-delete"
+    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    rules = of(manifests, "Role", "prism-setup-clean-own")["rules"]
+    lease, pod = (name for rule in rules for name in rule["resourceNames"])
+    assert args == ["clean", "--namespaces=", f"--lease={lease}", f"--pod={pod}"]
 
 
 def test_no_hook_could_delete_what_users_own(render: Render) -> None:

@@ -20,6 +20,11 @@
 {{ include "prism.fullname" . }}-setup
 {{- end }}
 
+{{/* Name of what `helm test` runs, and of the PrismConfig that it applies. */}}
+{{- define "prism.test" -}}
+{{ include "prism.fullname" . }}-test
+{{- end }}
+
 {{- define "prism.serviceAccount" -}}
 {{ .Values.operator.serviceAccount.name | default (include "prism.operator" .) }}
 {{- end }}
@@ -211,17 +216,24 @@ pre-install or pre-upgrade hook applies it in that case and makes it this releas
 {{- if eq (include "prism.crdKeeper" .) "release" }}true{{ end }}
 {{- end }}
 
-{{/* Annotations of a hook: (list "pre-install,pre-upgrade" weight). What it needs is made before it and goes with it. */}}
+{{/*
+Annotations of a hook: (list "pre-install,pre-upgrade" weight). What it needs is made before it and goes with it. Newer
+versions of Helm show what a failed one has written.
+*/}}
 {{- define "prism.hook" -}}
 helm.sh/hook: {{ index . 0 }}
 helm.sh/hook-weight: {{ index . 1 | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+helm.sh/hook-output-log-policy: hook-failed
 {{- end }}
 
-{{/* The pod of a hook, which runs one command of the operator's image: (list . "clean" (list "--argument")). */}}
+{{/*
+The pod of a hook, which runs one command of the operator's image under a ServiceAccount:
+(list . "account" "clean" (list "--argument")).
+*/}}
 {{- define "prism.setupPod" -}}
 {{- $ := index . 0 -}}
-serviceAccountName: {{ include "prism.setup" $ }}
+serviceAccountName: {{ index . 1 }}
 restartPolicy: Never
 {{- with $.Values.imagePullSecrets }}
 imagePullSecrets: {{ toJson . }}
@@ -234,12 +246,12 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 containers:
-  - name: {{ index . 1 }}
+  - name: {{ index . 2 }}
     {{- include "prism.operatorImage" $ | nindent 4 }}
     command: [python, -m, prism_operator.install]
     args:
-      - {{ index . 1 }}
-      {{- range index . 2 }}
+      - {{ index . 2 }}
+      {{- range index . 3 }}
       - {{ toJson . }}
       {{- end }}
     env: {{- include "prism.podEnv" $ | nindent 6 }}
