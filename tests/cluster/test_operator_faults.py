@@ -182,5 +182,9 @@ def test_a_status_that_somebody_else_wrote_is_put_right(prism: Installation, ser
     cluster.kubectl("patch", *where, "-p", json.dumps(wrong))
     cluster.apply(prism_config(service, quota=0.5))
     _wait_quota(cluster, service, 0.5, seconds=20)
-    applied = lambda: cluster.get("prismconfig", "rag", "-n", service)["status"]["applied"]  # noqa: E731
-    wait_for("the status is the operator's again", lambda: applied() == "0/0", seconds=30)
+
+    def applied() -> bool:
+        found: str = cluster.get("prismconfig", "rag", "-n", service)["status"]["applied"]
+        return found == "0/0"
+
+    wait_for("the status is the operator's again", applied, seconds=30)

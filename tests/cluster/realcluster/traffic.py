@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 
 DOCUMENTS = [
@@ -45,7 +45,7 @@ class Traffic:
     _client: openai.OpenAI = field(init=False)
 
     def __post_init__(self) -> None:
-        http = httpx.Client(trust_env=False, timeout=120)
+        http = openai.DefaultHttpxClient(trust_env=False, timeout=120)
         self._client = openai.OpenAI(
             base_url=f"{self.url}/openai/v1", api_key="unused", max_retries=0, http_client=http
         )
@@ -95,7 +95,7 @@ class Traffic:
             number += 7
             try:
                 self.ask(rag_question(number), max_tokens=4, reorder=True)
-            except (openai.OpenAIError, httpx.HTTPError) as error:
+            except (openai.OpenAIError, httpx2.HTTPError) as error:  # the second where a begun stream breaks
                 self.failures.append(f"{type(error).__name__}: {error}")
             stop.wait(0.2)
 
