@@ -48,9 +48,10 @@ class AdminPort:
             ) from error
 
     def _nobody(self, error: Exception) -> str:
+        what = str(error) or type(error).__name__
         return (
-            f"Nobody answers at {self.address} ({error or type(error).__name__}): name a running predictor's admin "
-            "port with --admin; in a cluster first `kubectl port-forward POD 8090`."
+            f"Nobody answers at {self.address} ({what}): name a running predictor's admin port with --admin; "
+            "in a cluster first `kubectl port-forward POD 8090`."
         )
 
     def _refusal(self, response: httpx.Response) -> str:
