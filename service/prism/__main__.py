@@ -55,6 +55,14 @@ def bench(context: typer.Context) -> None:
     _hand_over(bench_command, context)
 
 
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
+def sim(context: typer.Context) -> None:
+    """Schedulers compared on a simulated device, and its constants fitted to a real one (`prism sim --help`)."""
+    from prism.bench.sim import app as simulator  # noqa: PLC0415 - it imports vLLM
+
+    simulator(context.args, prog_name="prism sim")
+
+
 def _hand_over(command: Callable[..., None], context: typer.Context) -> None:
     """Run a command whose arguments are known only when its module is imported."""
     alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from prism.bench.agents import AgentPrompts, agents
+from prism.bench.arrivals import poisson_times
 from prism.bench.real_data import MessageTable, Recording, Turn
 from prism.core.segments import SegmentKind
 
@@ -42,7 +44,7 @@ def test_the_last_user_message_is_private_until_it_is_history() -> None:
 
 
 def test_a_session_waits_for_its_own_answers() -> None:
-    workload = agents(RECORDING, 2.0, 20.0, 1)
+    workload = agents(RECORDING, poisson_times(random.Random(1), 2.0, 20.0), 1)
     first = workload.arrivals[0].request.name
     assert workload.follow_ups[first].after_s == 0.5
     assert len(workload.follow_ups) == len(workload.arrivals)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
 
+from prism.bench.arrivals import poisson_times
 from prism.bench.cost_model import QWEN3_4B, CostModel
 from prism.bench.simulator import PassCharge, PassSample, Simulation, SimulationResult
 from prism.bench.workloads import Arrival, Corpus, FollowUp, RagShape, Workload, rag
@@ -22,7 +24,7 @@ def simulate(workload: Workload, limits: EngineLimits = LIMITS) -> SimulationRes
 
 
 def small_rag(seed: int = 1) -> Workload:
-    return rag(CORPUS, RagShape(output_tokens=(3, 12)), 20, 3, seed)
+    return rag(CORPUS, RagShape(output_tokens=(3, 12)), poisson_times(random.Random(seed), 20, 3), seed)
 
 
 def one_request(output_tokens: int, prompt_tokens: int = 100) -> Workload:

@@ -7,19 +7,21 @@ from collections import Counter
 
 import pytest
 
-from prism.bench.workloads import Corpus, RagShape, ZipfLaw, mixed, plain, poisson_times, rag, without_segments
+from prism.bench.arrivals import poisson_times
+from prism.bench.workloads import Corpus, RagShape, ZipfLaw, mixed, plain, rag, without_segments
 from prism.core.segments import SegmentKind, segment_identity
 
 SMALL = Corpus.drawn(0, documents=30, shortest=10, longest=20, system_tokens=8)
+TIMES = poisson_times(random.Random(1), 5, 20)
 
 
 def test_equal_seeds_give_equal_workloads() -> None:
-    assert rag(SMALL, RagShape(), 5, 20, 1) == rag(SMALL, RagShape(), 5, 20, 1)
-    assert rag(SMALL, RagShape(), 5, 20, 1) != rag(SMALL, RagShape(), 5, 20, 2)
+    assert rag(SMALL, RagShape(), TIMES, 1) == rag(SMALL, RagShape(), TIMES, 1)
+    assert rag(SMALL, RagShape(), TIMES, 1) != rag(SMALL, RagShape(), TIMES, 2)
 
 
 def test_a_rag_plan_names_system_documents_and_question() -> None:
-    request = rag(SMALL, RagShape(), 5, 20, 1).arrivals[0].request
+    request = rag(SMALL, RagShape(), TIMES, 1).arrivals[0].request
     plan = request.plan
     assert plan is not None
     kinds = [segment.kind for segment in plan.segments]
@@ -29,7 +31,7 @@ def test_a_rag_plan_names_system_documents_and_question() -> None:
 
 
 def test_identities_are_those_of_the_tokens() -> None:
-    request = rag(SMALL, RagShape(), 5, 20, 1, namespace="prism:salt:a").arrivals[0].request
+    request = rag(SMALL, RagShape(), TIMES, 1, ("prism:salt:a",)).arrivals[0].request
     assert request.plan is not None
     for segment in request.plan.segments:
         tokens = request.tokens[segment.start : segment.end]
@@ -37,14 +39,14 @@ def test_identities_are_those_of_the_tokens() -> None:
 
 
 def test_a_fixed_order_has_nothing_movable() -> None:
-    request = rag(SMALL, RagShape(movable=False), 5, 20, 1).arrivals[0].request
+    request = rag(SMALL, RagShape(movable=False), TIMES, 1).arrivals[0].request
     assert request.plan is not None
     assert not request.plan.can_reorder
 
 
 def test_popular_first_puts_documents_in_the_same_relative_order() -> None:
-    shape = RagShape(per_request=30, sorted_by_popularity=True)
-    first, second = (one.request.plan for one in rag(SMALL, shape, 5, 20, 1).arrivals[:2])
+    shape = RagShape(per_request=(30, 30), order="popular")
+    first, second = (one.request.plan for one in rag(SMALL, shape, TIMES, 1).arrivals[:2])
     assert first is not None
     assert second is not None
     assert [s.identity for s in first.segments[:-1]] == [s.identity for s in second.segments[:-1]]
@@ -67,7 +69,7 @@ def test_poisson_arrivals_come_at_their_rate() -> None:
 
 
 def test_unmarked_prompts_keep_their_tokens() -> None:
-    marked = rag(SMALL, RagShape(), 5, 20, 1)
+    marked = rag(SMALL, RagShape(), TIMES, 1)
     for one, bare in zip(marked.arrivals, without_segments(marked).arrivals, strict=True):
         assert bare.request.tokens == one.request.tokens
         assert bare.request.plan is not None
@@ -75,7 +77,7 @@ def test_unmarked_prompts_keep_their_tokens() -> None:
 
 
 def test_mixed_arrivals_are_ascending() -> None:
-    both = mixed(rag(SMALL, RagShape(), 5, 20, 1), plain(5, 20, 1, prompt_tokens=(5, 9)))
+    both = mixed(rag(SMALL, RagShape(), TIMES, 1), plain(TIMES, 1, prompt_tokens=(5, 9)))
     times = [one.at_s for one in both.arrivals]
     assert times == sorted(times)
     assert len({one.request.name for one in both.arrivals}) == len(both)

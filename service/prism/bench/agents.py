@@ -8,9 +8,10 @@ template renders an answer otherwise than it was generated.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from prism.bench.real_data import Recording, Turn
-from prism.bench.workloads import Arrival, FollowUp, Workload, poisson_times
+from prism.bench.workloads import Arrival, FollowUp, Workload
 from prism.core.segments import PromptPlan, Segment, SegmentKind, segment_identity
 from prism.engine.enginecore.synthetic import SyntheticRequest
 
@@ -22,15 +23,15 @@ _KINDS = {
 }
 
 
-def agents(recording: Recording, sessions_per_second: float, seconds: float, seed: int) -> Workload:
-    """Sessions by a Poisson process, in random order, each at most once until all have been played."""
+def agents(recording: Recording, times: Sequence[float], seed: int) -> Workload:
+    """Sessions that begin at the given times, in random order, each at most once until all have been played."""
     rng = random.Random(f"agents {seed}")
     thinks = [turn.think_s for session in recording.sessions for turn in session if turn.think_s is not None]
     prompts = AgentPrompts(recording)
     order: list[int] = []
     arrivals: list[Arrival] = []
     follow_ups: dict[str, FollowUp] = {}
-    for number, at in enumerate(poisson_times(rng, sessions_per_second, seconds)):
+    for number, at in enumerate(times):
         if not order:
             order = rng.sample(range(len(recording.sessions)), len(recording.sessions))
         before = None

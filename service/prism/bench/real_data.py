@@ -1,16 +1,18 @@
-"""The larger data where they are found: real passages and recorded agent sessions, as tokens.
+"""The larger data where they are found: real passages, questions, agent sessions as tokens, and recorded traffic.
 
-The folder is `$PRISM_DATA`, else a `shared/data` beside the checkout; it has `rag/`, `agent/` and `tokenizer/`. What
-takes long to make stays in the cache folder.
+The folder is `$PRISM_DATA`, else a `shared/data` beside the checkout; it has `rag/`, `agent/`, `traces/` and
+`tokenizer/`. What takes long to make stays in the cache folder.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from prism.bench.models import cache_folder
+from prism.bench.workloads import Question
 from prism.errors import DeploymentError
 
 PASSAGE_SETS = ("nq", "xquad", "multihop", "banking", "mtrag")
@@ -77,6 +80,60 @@ def passages(name: str, tokenizer: str = "qwen3") -> tuple[tuple[int, ...], ...]
         _write(cache, [one.ids for one in encoded])
     rows = msgspec.msgpack.decode(cache.read_bytes(), type=list[list[int]])
     return tuple(tuple(row) for row in rows)
+
+
+def questions(name: str, tokenizer: str = "qwen3") -> tuple[Question, ...]:
+    """All questions of a set with the passages that were retrieved for them, as indices into `passages`.
+
+    Of `mtrag`, each turn of a conversation is a question; of `banking` the passages are those it needs.
+
+    Raises:
+        DataMissing: there are no data.
+    """
+    folder = data_folder() / "rag"
+    place = {one["id"]: index for index, one in enumerate(_lines(folder / f"{name}.segments.jsonl.gz"))}
+    lines = [one for one in _asked(folder, name) if one[1]]
+    encoded = load_tokenizer(tokenizer).encode_batch_fast([text for text, _ in lines], add_special_tokens=False)
+    return tuple(
+        Question(tuple(row.ids), tuple(place[passage] for passage in found if passage in place))
+        for row, (_, found) in zip(encoded, lines, strict=True)
+    )
+
+
+def _asked(folder: Path, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Questions and the ids of their passages, best first."""
+    sessions = folder / f"{name}.sessions.jsonl.gz"
+    if sessions.is_file():
+        turns = (turn for session in _lines(sessions) for turn in session["turns"])
+        yield from ((turn["user"], [found for found, _ in turn["retrieved"]]) for turn in turns)
+        return
+    for one in _lines(folder / f"{name}.queries.jsonl.gz"):
+        # Its retriever finds little by the long role-play texts.
+        found = one["gold"] if name == "banking" else [passage for passage, _ in one["retrieved"]]
+        yield one["question"], list(found)
+
+
+def traffic(name: str) -> list[float]:
+    """Arrival times of a recorded trace in seconds, ascending from 0.
+
+    Raises:
+        DataMissing: there are no data.
+    """
+    folder = data_folder() / "traces"
+    if name.startswith("mooncake"):
+        source = _present(folder / f"{name}.jsonl.gz")
+        times = [one["timestamp"] / 1e3 for one in _lines(source)]
+    else:
+        with gzip.open(_present(folder / f"{name}.csv.gz"), "rt", encoding="utf-8") as rows:
+            times = [_timestamp(row["TIMESTAMP"]) for row in csv.DictReader(rows)]
+    times.sort()
+    return [at - times[0] for at in times]
+
+
+def _timestamp(text: str) -> float:
+    # Seven digits after the point: one more than Python reads.
+    whole, _, fraction = text.partition(".")
+    return datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp() + float(f"0.{fraction or 0}")
 
 
 def recording(tokenizer: str = "qwen3") -> Recording:
@@ -170,9 +227,14 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def _cache_path(name: str, source: Path) -> Path:
+def _present(source: Path) -> Path:
     if not source.is_file():
         raise DataMissing(f"no {source.name} in {source.parent}: set PRISM_DATA to the folder that has it")
+    return source
+
+
+def _cache_path(name: str, source: Path) -> Path:
+    _present(source)
     digest = hashlib.blake2b(f"{_FORMAT}\n".encode() + source.read_bytes(), digest_size=6).hexdigest()
     return cache_folder() / "workloads" / f"{name}-{digest}.msgpack"
 

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -26,6 +27,19 @@ from prism.bench.cost_model import CostModel
 from prism.bench.workloads import Workload
 from prism.engine.enginecore.harness import ModelFreeEngine, Step
 from prism.engine.enginecore.synthetic import StepResult, SyntheticRequest
+
+
+class Front(Protocol):
+    """What stands before the engine and sees every request first."""
+
+    def arrive(self, request: SyntheticRequest) -> SyntheticRequest:
+        """What goes on to the engine in its place, under the same name."""
+        ...
+
+    def first_token(self, request: str, cached_tokens: int) -> None:
+        """Its prompt was computed; so many of its tokens came from the cache."""
+        ...
+
 
 _EMPTY_PASSES_UNTIL_STUCK = 8
 """One or two empty passes in a row are ordinary: the last tokens are in flight, or a request preempted itself."""
@@ -82,6 +96,23 @@ class SimulationResult:
     cpu_s: float = 0.0
 
 
+class Charge(Protocol):
+    """What a pass takes beyond stock vLLM's, in seconds of the virtual clock."""
+
+    def excess_s(self, took_s: float, step: Step) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyCharge:
+    """A measured mean, the same for every run: results then do not depend on the machine they are made on."""
+
+    per_pass_s: float
+    per_admitted_s: float
+
+    def excess_s(self, took_s: float, step: Step) -> float:
+        return self.per_pass_s + self.per_admitted_s * len(step.admitted)
+
+
 @dataclass(frozen=True, slots=True)
 class PassCharge:
     """What stock vLLM's pass takes, as `base + scheduled x a request + admitted x an admission`, in seconds.
@@ -119,6 +150,8 @@ class Simulation:
         cost: what a step costs.
         charge: puts a scheduler's own excess on the clock; None leaves passes free.
         stop_after_s: virtual time after which the run is given up, its requests unfinished.
+        front: sees each request before the engine does.
+        remembered: gets each request as it was admitted, its documents in their final order; admission is its order.
         on_pass: called after each pass with the number of finished requests, for a progress bar.
     """
 
@@ -127,8 +160,11 @@ class Simulation:
         engine: ModelFreeEngine,
         workload: Workload,
         cost: CostModel,
-        charge: PassCharge | None = None,
+        charge: Charge | None = None,
         stop_after_s: float = float("inf"),
+        *,
+        front: Front | None = None,
+        remembered: dict[str, SyntheticRequest] | None = None,
         on_pass: Callable[[int], None] | None = None,
     ) -> None:
         self.now = 0.0
@@ -136,6 +172,9 @@ class Simulation:
         self._cost = cost
         self._charge = charge
         self._stop_after_s = stop_after_s
+        self._front = front
+        self._remembered = remembered
+        self._sent: dict[str, SyntheticRequest] = {}
         self._on_pass = on_pass
         self._follow_ups = workload.follow_ups
         self._open = deque(workload.arrivals)
@@ -180,6 +219,10 @@ class Simulation:
 
     def _add(self, request: SyntheticRequest, at: float) -> None:
         self._records[request.name] = RequestRecord(request.name, at, len(request.tokens))
+        if self._front is not None:
+            request = self._front.arrive(request)
+        if self._remembered is not None:
+            self._sent[request.name] = request
         self._engine.add(request, at)
 
     def _skip_to_next_arrival(self) -> bool:
@@ -195,6 +238,8 @@ class Simulation:
         step = self._engine.schedule()
         for name in step.admitted:
             self._records[name].admitted_s = self.now
+            if self._remembered is not None:
+                self._remembered[name] = self._engine.final(name, self._sent.pop(name))
         self._result.preemptions += len(step.resumed)
         if self._charge is not None:
             self.now += self._charge.excess_s(step.pass_seconds, step)
@@ -229,6 +274,8 @@ class Simulation:
             record = self._records[first.name]
             record.first_token_s = self.now
             record.cached_tokens = first.cached_tokens
+            if self._front is not None:
+                self._front.first_token(first.name, first.cached_tokens)
         for name in result.finished:
             self._records[name].finished_s = self.now
             self._finished += 1
@@ -241,13 +288,15 @@ class Simulation:
 def _quiet_collector() -> Iterator[None]:
     """Cyclic garbage collection off, as vLLM's engine freezes its heap: a collection would be charged to a pass."""
     was_enabled = gc.isenabled()
+    if not gc.get_freeze_count():
+        # Once: what the libraries have made stays, and need not be looked through before every run.
+        gc.collect()
+        gc.freeze()
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
         if was_enabled:
             gc.enable()
 

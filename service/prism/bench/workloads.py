@@ -3,20 +3,24 @@
 A workload is a list of open-loop arrivals and, for sessions, what follows when a request is finished. It is made from
 a seed alone: the same arguments give the same tokens and times.
 
-    rag         a shared system prompt, `k` documents in random order, a private question
+    rag         a shared system prompt, `k` documents, a private question; popularity may drift and crowd
+    retrieved   real questions with the passages that a retriever found, best first
     plain       prompts that share nothing
     agents      recorded sessions, each turn with the whole conversation so far (`prism.bench.agents`)
+
+They come by a Poisson process or as in recorded traffic (`prism.bench.arrivals`).
 """
 
 from __future__ import annotations
 
 import random
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Literal
 
-from prism.core.segments import PromptPlan, Segment, SegmentKind, segment_identity
+from prism.core.segments import PromptPlan, Segment, SegmentKind, fixed_plan, segment_identity
 from prism.engine.enginecore.synthetic import SyntheticRequest
 
 VOCABULARY = 151_643
@@ -41,10 +45,15 @@ class FollowUp:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Arrivals in ascending order, and by a request's name what follows it."""
+    """Arrivals in ascending order, and by a request's name what follows it.
+
+    Attributes:
+        rare: names of the requests that contain nothing popular (see `RagShape.rare_from`).
+    """
 
     arrivals: tuple[Arrival, ...]
     follow_ups: Mapping[str, FollowUp] = field(default_factory=dict)
+    rare: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.arrivals) + len(self.follow_ups)
@@ -77,19 +86,34 @@ class RagShape:
     """What a retrieval request looks like.
 
     Attributes:
-        per_request: documents of a request, all different.
+        per_request: bounds, both included, of the number of documents of a request, all different.
         alpha: exponent of Zipf's law over the documents; 0 is uniform.
         question_tokens, output_tokens: bounds, both included, of uniform draws.
         movable: whether the documents are declared unordered.
-        sorted_by_popularity: whether they come most popular first instead of in random order.
+        order: `shuffled`, or `popular`: most popular first, as a retriever that ranks by popularity would have them.
+        drift_s: seconds after which every document has passed its popularity on to another; 0 keeps it.
+        crowd: a flash crowd: from when until when (shares of the run) which share of requests asks for documents
+            among ten; None for none.
+        rare_from: a request is rare if all its documents have this rank or a later one, the first being 0.
     """
 
-    per_request: int = 5
+    per_request: tuple[int, int] = (5, 5)
     alpha: float = 1.0
     question_tokens: tuple[int, int] = (20, 60)
     output_tokens: tuple[int, int] = (60, 140)
     movable: bool = True
-    sorted_by_popularity: bool = False
+    order: Literal["shuffled", "popular"] = "shuffled"
+    drift_s: float = 0.0
+    crowd: tuple[float, float, float] | None = None
+    rare_from: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question as tokens, and the passages found for it, best first, as indices."""
+
+    tokens: tuple[int, ...]
+    passages: tuple[int, ...]
 
 
 class ZipfLaw:
@@ -109,43 +133,98 @@ class ZipfLaw:
         return list(drawn)
 
 
-def poisson_times(rng: random.Random, per_second: float, seconds: float) -> list[float]:
-    """Ascending arrival times from 0 to `seconds`."""
-    times: list[float] = []
-    at = rng.expovariate(per_second)
-    while at < seconds:
-        times.append(at)
-        at += rng.expovariate(per_second)
-    return times
-
-
 def random_tokens(rng: random.Random, count: int) -> list[int]:
     """`count` token ids, uniform."""
     return [int(rng.random() * VOCABULARY) for _ in range(count)]
 
 
-def rag(corpus: Corpus, shape: RagShape, per_second: float, seconds: float, seed: int, namespace: str = "") -> Workload:
-    """Retrieval requests by a Poisson process.
+def rag(
+    corpus: Corpus, shape: RagShape, times: Sequence[float], seed: int, namespaces: Sequence[str] = ("",)
+) -> Workload:
+    """Retrieval requests at the given times.
 
-    Which document has which rank in the popularity law is drawn by `seed`. A `namespace` other than the empty one is
-    the tenant's salt: see `SyntheticRequest.cache_salt`.
+    Which document has which rank in the popularity law is drawn by `seed`. Each namespace is a tenant's salt, see
+    `SyntheticRequest.cache_salt`; tenants come by Zipf's law with exponent 1, and ask for the same documents.
     """
     rng = random.Random(f"rag {seed}")
-    ranked = list(range(len(corpus.documents)))
-    rng.shuffle(ranked)
-    law = ZipfLaw(len(ranked), shape.alpha)
-    builder = RagPrompts(corpus, namespace, shape.movable)
+    popularity = Popularity(len(corpus.documents), shape, times[-1] if times else 0.0, rng)
+    tenants = ZipfLaw(len(namespaces), 1.0)
+    builders = [RagPrompts(corpus, namespace, shape.movable) for namespace in namespaces]
     arrivals = []
-    for number, at in enumerate(poisson_times(rng, per_second, seconds)):
-        places = law.draw_distinct(rng, shape.per_request)
-        if shape.sorted_by_popularity:
+    rare = []
+    for number, at in enumerate(times):
+        places = popularity.draw(rng, at)
+        question = random_tokens(rng, rng.randint(*shape.question_tokens))
+        output = rng.randint(*shape.output_tokens)
+        builder = builders[tenants.draw(rng) if len(builders) > 1 else 0]
+        name = f"rag{seed}-{number}"
+        documents = [popularity.document(place, at) for place in places]
+        arrivals.append(Arrival(at, builder.build(name, documents, question, output)))
+        if min(places) >= shape.rare_from:
+            rare.append(name)
+    return Workload(tuple(arrivals), rare=frozenset(rare))
+
+
+class Popularity:
+    """Which documents are asked for, and when."""
+
+    _CROWD = 10
+
+    def __init__(self, documents: int, shape: RagShape, seconds: float, rng: random.Random) -> None:
+        self._shape = shape
+        self._seconds = seconds
+        self._ranked = list(range(documents))
+        rng.shuffle(self._ranked)
+        self._law = ZipfLaw(documents, shape.alpha)
+        self._in_crowd = ZipfLaw(self._CROWD, 0.0)
+
+    def draw(self, rng: random.Random, at_s: float) -> list[int]:
+        """Ranks of a request's documents in the order in which they come."""
+        fewest, most = self._shape.per_request
+        count = fewest if fewest == most else rng.randint(fewest, most)
+        if self._crowds(at_s) and rng.random() < (self._shape.crowd or (0, 0, 0))[2]:
+            # The crowd asks for what nobody asked for before: the last ranks.
+            last = len(self._ranked) - 1
+            places = [last - place for place in self._in_crowd.draw_distinct(rng, min(count, self._CROWD))]
+        else:
+            places = self._law.draw_distinct(rng, count)
+        if self._shape.order == "popular":
             places.sort()
         else:
             rng.shuffle(places)
-        question = random_tokens(rng, rng.randint(*shape.question_tokens))
-        output = rng.randint(*shape.output_tokens)
-        name = f"rag{seed}-{number}"
-        arrivals.append(Arrival(at, builder.build(name, [ranked[place] for place in places], question, output)))
+        return places
+
+    def document(self, place: int, at_s: float) -> int:
+        """The document that has this rank at this time."""
+        moved = int(at_s / self._shape.drift_s * len(self._ranked)) if self._shape.drift_s else 0
+        return self._ranked[(place + moved) % len(self._ranked)]
+
+    def _crowds(self, at_s: float) -> bool:
+        crowd = self._shape.crowd
+        return crowd is not None and crowd[0] * self._seconds <= at_s < crowd[1] * self._seconds
+
+
+def retrieved(
+    passages: Sequence[tuple[int, ...]],
+    questions: Sequence[Question],
+    count: int,
+    times: Sequence[float],
+    seed: int,
+    output_tokens: tuple[int, int],
+    system: tuple[int, ...],
+) -> Workload:
+    """Real questions, in random order and each once until all were asked, with their best `count` passages."""
+    rng = random.Random(f"retrieved {seed}")
+    builder = RagPrompts(Corpus(system, tuple(passages)))
+    order: list[int] = []
+    arrivals = []
+    for number, at in enumerate(times):
+        if not order:
+            order = rng.sample(range(len(questions)), len(questions))
+        question = questions[order.pop()]
+        name = f"question{seed}-{number}"
+        request = builder.build(name, question.passages[:count], question.tokens, rng.randint(*output_tokens))
+        arrivals.append(Arrival(at, request))
     return Workload(tuple(arrivals))
 
 
@@ -183,8 +262,7 @@ class RagPrompts:
 
 
 def plain(
-    per_second: float,
-    seconds: float,
+    times: Sequence[float],
     seed: int,
     prompt_tokens: tuple[int, int] = (500, 3000),
     output_tokens: tuple[int, int] = (60, 140),
@@ -192,7 +270,7 @@ def plain(
     """Prompts of random tokens, with no segments: nothing to share."""
     rng = random.Random(f"plain {seed}")
     arrivals = []
-    for number, at in enumerate(poisson_times(rng, per_second, seconds)):
+    for number, at in enumerate(times):
         tokens = random_tokens(rng, rng.randint(*prompt_tokens))
         output = rng.randint(*output_tokens)
         request = SyntheticRequest(f"plain{seed}-{number}", tokens, output, PromptPlan(""))
@@ -206,7 +284,7 @@ def mixed(*workloads: Workload) -> Workload:
     follow_ups: dict[str, FollowUp] = {}
     for work in workloads:
         follow_ups.update(work.follow_ups)
-    return Workload(tuple(arrivals), follow_ups)
+    return Workload(tuple(arrivals), follow_ups, frozenset().union(*(work.rare for work in workloads)))
 
 
 def without_segments(workload: Workload) -> Workload:
@@ -216,7 +294,26 @@ def without_segments(workload: Workload) -> Workload:
         namespace = request.plan.namespace if request.plan else ""
         return replace(request, plan=PromptPlan(namespace))
 
+    return _each(workload, bare)
+
+
+def as_written(workload: Workload) -> Workload:
+    """The same requests, none of whose documents may move."""
+
+    def fixed(request: SyntheticRequest) -> SyntheticRequest:
+        return replace(request, plan=fixed_plan(request.plan)) if request.plan is not None else request
+
+    return _each(workload, fixed)
+
+
+def replaced(workload: Workload, requests: Mapping[str, SyntheticRequest]) -> Workload:
+    """The same arrivals, with these requests in the place of those of their names."""
+    return _each(workload, lambda request: requests.get(request.name, request))
+
+
+def _each(workload: Workload, change: Callable[[SyntheticRequest], SyntheticRequest]) -> Workload:
     return Workload(
-        tuple(Arrival(one.at_s, bare(one.request)) for one in workload.arrivals),
-        {name: FollowUp(one.after_s, bare(one.request)) for name, one in workload.follow_ups.items()},
+        tuple(Arrival(one.at_s, change(one.request)) for one in workload.arrivals),
+        {name: FollowUp(one.after_s, change(one.request)) for name, one in workload.follow_ups.items()},
+        workload.rare,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 DIGEST_BYTES = 16
@@ -128,6 +128,11 @@ def permute_runs(tokens: Sequence[int], runs: Sequence[tuple[int, int]], order: 
         cursor = end
     out.extend(tokens[cursor:])
     return out
+
+
+def fixed_plan(plan: PromptPlan) -> PromptPlan:
+    """The same segments where they stand, none of them to move."""
+    return replace(plan, movable=(), movable_segments=(), moved_segments=())
 
 
 def permute_plan(plan: PromptPlan, order: Sequence[int]) -> PromptPlan:

@@ -13,8 +13,8 @@ import json
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from prism.core.decisions import Decisions, Policies
+from prism.core.segments import fixed_plan
 from prism.engine.enginecore.synthetic import EngineLimits, FirstToken, StepResult, StepWork, SyntheticRequest
 from prism.engine.wire import EXTRA_ARGS_KEY, encode_plan
 
@@ -127,6 +129,44 @@ class ModelFreeEngine:
         if adopt is None:
             raise ValueError(f"{type(self.scheduler).__name__} takes no settings")
         adopt(spec)
+
+    def play(self, policies: Callable[[Decisions], Policies]) -> None:
+        """Lets other policies than those of the settings decide, over PRISM's tree.
+
+        Raises:
+            ValueError: the scheduler is not PRISM's.
+        """
+        play = getattr(self.scheduler, "play", None)
+        if play is None:
+            raise ValueError(f"{type(self.scheduler).__name__} has its own policies: none can be put in their place")
+        play(policies)
+
+    def block_hashes(self, name: str) -> Sequence[bytes]:
+        """Hashes of the full blocks of an unfinished request, in its final order once it is admitted; else none."""
+        request = self.scheduler.requests.get(name)
+        return request.block_hashes if request is not None else ()
+
+    def is_cached(self, block_hash: bytes) -> bool:
+        """Whether the KV cache holds this block now. No side effects."""
+        pool = self.scheduler.kv_cache_manager.block_pool
+        return pool.get_cached_block(BlockHash(block_hash), [0]) is not None
+
+    def final(self, name: str, request: SyntheticRequest) -> SyntheticRequest:
+        """The same request with its documents as they were put when it was admitted, and fixed there.
+
+        Raises:
+            KeyError: it is finished, or never came.
+        """
+        tokens = list(self.scheduler.requests[name].prompt_token_ids or ())
+        decisions = getattr(self.scheduler, "decisions", None)
+        prompt = decisions.prompt(name) if decisions is not None else None
+        plan = prompt.plan if prompt is not None else request.plan
+        return replace(request, tokens=tokens, plan=fixed_plan(plan) if plan is not None else None)
+
+    def hashes_of(self, request: SyntheticRequest) -> Sequence[bytes]:
+        """Hashes of the full blocks that this prompt would have here, where it stays as it is."""
+        hashes: Sequence[bytes] = build_request(request, 0.0, self._hash_blocks).block_hashes
+        return hashes
 
     def add(self, request: SyntheticRequest, arrival_s: float) -> None:
         """Queues a request that arrived at `arrival_s`, in seconds of the caller's clock."""

@@ -1,0 +1,134 @@
+"""What the cells of a panel say: percentiles over all seeds, the strongest baseline, ratios with intervals, knees.
+
+A percentile is that of all requests of all seeds together; a ratio with its interval is taken seed by seed, since the
+requests of one run stand in one queue. A request without a first token counts as infinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from prism.bench.cells import CellStore, Outcome
+from prism.bench.estimates import Interval, mean, paired_ratio, percentiles
+from prism.bench.studies import P99_BOUND_S, Panel
+
+FEWEST_SEEDS = 3
+"""An interval over fewer runs would say nothing."""
+
+INFINITE = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One arm at one load.
+
+    Attributes:
+        outcomes: of the seeds that were run, ascending.
+    """
+
+    arm: str
+    load_per_s: float
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(one.definition["seed"] for one in self.outcomes)
+
+    @property
+    def requests(self) -> int:
+        return sum(len(one.ttft_ms) for one in self.outcomes)
+
+    @property
+    def unfinished(self) -> int:
+        return sum(one.summary.unfinished for one in self.outcomes)
+
+    @property
+    def hit_percent(self) -> float:
+        return sum(one.summary.hit_percent for one in self.outcomes) / len(self.outcomes)
+
+    def ttft_s(self) -> dict[str, float]:
+        """Percentiles by name, as far as there are samples for them."""
+        return percentiles([ttft for one in self.outcomes for ttft in one.ttft_s()])
+
+    def rare_p99_s(self) -> float | None:
+        """P99 of the requests that contain nothing popular."""
+        return percentiles([ttft for one in self.outcomes for ttft in one.rare_ttft_s()]).get("P99")
+
+    @property
+    def p99_s(self) -> float:
+        """Infinite too where the samples do not carry it: nothing may look good for want of data."""
+        return self.ttft_s().get("P99", INFINITE)
+
+
+def p99_against(ours: Point, theirs: Point) -> float:
+    """P99 over P99, 0.7 being 30 % below."""
+    if ours.p99_s == INFINITE:
+        return INFINITE
+    return ours.p99_s / theirs.p99_s if theirs.p99_s < INFINITE else 0.0
+
+
+def p99_interval(ours: Point, theirs: Point) -> Interval | None:
+    """The same seed by seed, with its paired interval; None under three seeds or with an infinite one."""
+    mine = {one.definition["seed"]: _p99(one) for one in ours.outcomes}
+    other = {one.definition["seed"]: _p99(one) for one in theirs.outcomes}
+    seeds = sorted(set(mine) & set(other))
+    if len(seeds) < FEWEST_SEEDS or INFINITE in (*mine.values(), *other.values()):
+        return None
+    return paired_ratio([mine[seed] for seed in seeds], [other[seed] for seed in seeds], mean, block=1)
+
+
+def _p99(one: Outcome) -> float:
+    return percentiles(one.ttft_s()).get("P99", INFINITE)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The cells of a panel that were run."""
+
+    panel: Panel
+    points: dict[tuple[str, float], Point] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, panel: Panel, seeds: Sequence[int], store: CellStore) -> Findings:
+        points: dict[tuple[str, float], Point] = {}
+        for load in panel.loads_per_s:
+            for arm in panel.arms:
+                found = [store.get(panel.cell(arm, load, seed)) for seed in seeds]
+                outcomes = tuple(one for one in found if one is not None)
+                if outcomes:
+                    points[arm, load] = Point(arm, load, outcomes)
+        return cls(panel, points)
+
+    @property
+    def loads(self) -> list[float]:
+        """Those at which anything was run."""
+        return [load for load in self.panel.loads_per_s if any(at == load for _, at in self.points)]
+
+    def get(self, arm: str, load: float) -> Point | None:
+        return self.points.get((arm, load))
+
+    def strongest(self, load: float) -> Point | None:
+        """The baseline with the least P99 at this load."""
+        there = [self.points[arm, load] for arm in self.panel.baselines if (arm, load) in self.points]
+        return min(there, key=lambda point: point.p99_s, default=None)
+
+    def sustained_per_s(self, arm: str) -> float | None:
+        """The highest load at which P99 stays below the model's bound, between the last below and the first above.
+
+        None where the grid does not say: nothing above the bound, or nothing below it.
+        """
+        bound = P99_BOUND_S[self.panel.model]
+        known = [(load, self.points[arm, load].p99_s) for load in self.loads if (arm, load) in self.points]
+        for (low, below), (high, above) in pairwise(known):
+            if below <= bound < above:
+                share = 0.5 if above == INFINITE else (bound - below) / (above - below)
+                return low + (high - low) * share
+        return None
+
+    def strongest_sustained(self) -> tuple[str, float] | None:
+        """The baseline that sustains the most, and how much."""
+        known = [(arm, self.sustained_per_s(arm)) for arm in self.panel.baselines]
+        there = [(arm, load) for arm, load in known if load is not None]
+        return max(there, key=lambda pair: pair[1], default=None)

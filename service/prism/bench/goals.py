@@ -1,0 +1,159 @@
+"""The figures that PRISM is meant to reach, what was found, and what the paper says, side by side.
+
+The paper's figures (arXiv 2605.08581) are those of its abstract and tables: P99 TTFT and hit rate against the strongest
+baseline and against SGLang for Qwen3-4B and Llama-2-13B, agents with a small cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prism.bench.findings import INFINITE, Findings, Point, p99_against
+from prism.bench.studies import KNEE_PER_S
+
+_OURS = "prism"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One line of the table, as text."""
+
+    where: str
+    goal: str
+    here: str
+    seeds: str
+    paper: str
+
+
+_PAPER_P99 = {"qwen3-4b": "−23.3 %", "llama2-13b": "−37.1 %"}
+_PAPER_SGLANG = {"qwen3-4b": "−63.5 %", "llama2-13b": "−80.8 %"}
+_PAPER_HIT = {"qwen3-4b": "+5.9", "llama2-13b": "+12.2"}
+_PAPER_AGENTS = "−8.5 to −24.9 %, hit ≈ 75 %"
+
+
+def goals(found: Mapping[str, Sequence[Findings]]) -> Iterator[Goal]:
+    """Lines for what was run, in the order of the goals."""
+    for one in found.get("load", ()):
+        yield from _load(one)
+    for one in found.get("retention", ()):
+        yield from _retention(one)
+    for one in found.get("agents", ()):
+        yield from _agents(one)
+    for one in found.get("fixed", ()):
+        yield from _fixed(one)
+    for one in found.get("no-worse", ()):
+        yield from _no_worse(one)
+    for one in found.get("cold-lane", ()):
+        yield from _cold_lane(one)
+
+
+def _load(found: Findings) -> Iterator[Goal]:
+    panel, title = found.panel, found.panel.title
+    against = [(load, _ours(found, load), found.strongest(load)) for load in found.loads]
+    pairs = [(load, ours, theirs) for load, ours, theirs in against if ours is not None and theirs is not None]
+    if not pairs:
+        return
+    ratios = [p99_against(ours, theirs) for _, ours, theirs in pairs]
+    seeds = _seeds([ours for _, ours, _ in pairs])
+    where = f"{title}: P99 against the strongest, mean over {len(pairs)} loads"
+    yield Goal(where, "−30 % or better", _change(sum(ratios) / len(ratios)), seeds, _PAPER_P99[panel.model])
+    knee = KNEE_PER_S.get((panel.scenario, panel.model))
+    for load, ours, theirs in pairs:
+        if load == knee:
+            yield Goal(f"{title}: the same at {load:g}/s", "−40 %", _change(p99_against(ours, theirs)), seeds, "–")
+    sglang = [(ours, found.get("sglang", load)) for load, ours, _ in pairs]
+    known = [p99_against(ours, theirs) for ours, theirs in sglang if theirs is not None]
+    if known:
+        here = _change(sum(known) / len(known))
+        yield Goal(f"{title}: P99 against SGLang's order", "−85 % or better", here, seeds, _PAPER_SGLANG[panel.model])
+    points = sum(ours.hit_percent - theirs.hit_percent for _, ours, theirs in pairs) / len(pairs)
+    where = f"{title}: hit rate against the strongest"
+    yield Goal(where, "+5 points or better", f"{points:+.1f}", seeds, _PAPER_HIT[panel.model])
+    yield from _sustained(found, seeds)
+
+
+def _sustained(found: Findings, seeds: str) -> Iterator[Goal]:
+    ours, theirs = found.sustained_per_s(_OURS), found.strongest_sustained()
+    if theirs is None:
+        return
+    where = f"{found.panel.title}: load sustained against the strongest"
+    if ours is None:
+        best = found.loads[-1]
+        here = f"> {best:g}/s against {theirs[1]:.2f}/s ({theirs[0]}): {best / theirs[1] - 1:+.0%} at least"
+    else:
+        here = f"{ours:.2f}/s against {theirs[1]:.2f}/s ({theirs[0]}): {ours / theirs[1] - 1:+.0%}"
+    yield Goal(where, "+10 % or better", here, seeds, "–")
+
+
+def _retention(found: Findings) -> Iterator[Goal]:
+    for load in found.loads:
+        ours, bound = _ours(found, load), found.get("prism-belady", load)
+        if ours is not None and bound is not None:
+            here = (
+                f"{ours.hit_percent - bound.hit_percent:+.1f} ({ours.hit_percent:.1f} against {bound.hit_percent:.1f})"
+            )
+            where = f"{found.panel.title}: hit rate against Belady, same order"
+            yield Goal(where, "within 1 point", here, _seeds([ours]), "–")
+
+
+def _agents(found: Findings) -> Iterator[Goal]:
+    for load in found.loads:
+        ours, theirs = _ours(found, load), found.strongest(load)
+        if ours is None or theirs is None:
+            continue
+        points = f"hit {ours.hit_percent - theirs.hit_percent:+.1f} points"
+        here = f"{_change(p99_against(ours, theirs))} ({theirs.arm}), {points}"
+        tight = found.panel.scenario == "agents-tight"
+        goal = "−40 % or better at hit ≥ −0.5" if tight else "equal to stock within 2 %"
+        where = f"{found.panel.title}, {load:g} sessions/s: P99 against the strongest"
+        yield Goal(where, goal, here, _seeds([ours]), _PAPER_AGENTS if tight else "–")
+
+
+def _fixed(found: Findings) -> Iterator[Goal]:
+    for load in found.loads:
+        ours, stock = _ours(found, load), found.get("stock", load)
+        if ours is not None and stock is not None:
+            here = f"hit {ours.hit_percent - stock.hit_percent:+.1f}, P99 × {p99_against(ours, stock):.2f}"
+            yield Goal(found.panel.title, "hit +1 point, P99 × 0.95 of stock's", here, _seeds([ours]), "–")
+
+
+def _no_worse(found: Findings) -> Iterator[Goal]:
+    for load in found.loads:
+        ours = _ours(found, load)
+        others = [point for arm in ("stock", "sglang") if (point := found.get(arm, load)) is not None]
+        if ours is None or not others:
+            continue
+        here = ", ".join(
+            f"{level} × {_least(ours, others, level):.2f}" for level in ("P50", "P99") if level in ours.ttft_s()
+        )
+        where = f"{found.panel.title}, {load:g}/s: against the better of stock and SGLang's order"
+        yield Goal(where, "≤ 1.02", here, _seeds([ours]), "–")
+
+
+def _least(ours: Point, others: Sequence[Point], level: str) -> float:
+    best = min(point.ttft_s().get(level, INFINITE) for point in others)
+    mine = ours.ttft_s()[level]
+    return mine / best if best < INFINITE else (INFINITE if mine == INFINITE else 0.0)
+
+
+def _cold_lane(found: Findings) -> Iterator[Goal]:
+    for load in found.loads:
+        stock = found.get("stock", load)
+        ours = _ours(found, load)
+        mine, theirs = (point.rare_p99_s() if point else None for point in (ours, stock))
+        if ours is not None and mine is not None and theirs is not None:
+            where = f"{found.panel.title}, {load:g}/s: P99 of rare prefixes against stock"
+            yield Goal(where, "≤ 1.1", f"× {mine / theirs:.2f}", _seeds([ours]), "worse at quota 0")
+
+
+def _ours(found: Findings, load: float) -> Point | None:
+    return found.get(_OURS, load)
+
+
+def _change(value: float) -> str:
+    return "∞" if value == INFINITE else f"{(value - 1) * 100:+.0f} %".replace("-", "−")
+
+
+def _seeds(points: Sequence[Point]) -> str:
+    return str(min(len(point.outcomes) for point in points))

@@ -1,0 +1,124 @@
+"""The pages of `docs/results`: one for each study, and one that sets the figures beside the goals and the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from prism.bench.cells import CellStore
+from prism.bench.findings import INFINITE, Findings, Point, p99_against, p99_interval
+from prism.bench.goals import goals
+from prism.bench.pictures import draw_panel
+from prism.bench.studies import P99_BOUND_S, STUDIES, Study
+
+_OURS = "prism"
+
+
+def write_pages(folder: Path, seeds: Sequence[int]) -> None:
+    """Writes Markdown and pictures from the stored cells; a study without any gets no page."""
+    store = CellStore(folder / "cells")
+    (folder / "pictures").mkdir(parents=True, exist_ok=True)
+    written = []
+    for study in STUDIES.values():
+        found = [Findings.of(panel, seeds, store) for panel in study.panels]
+        if any(one.points for one in found):
+            (folder / f"{study.name}.md").write_text(_page(study, found, folder), encoding="utf-8")
+            written.append((study, found))
+    (folder / "index.md").write_text(_index(written), encoding="utf-8")
+
+
+def _index(written: Sequence[tuple[Study, Sequence[Findings]]]) -> str:
+    by_study = {study.name: list(found) for study, found in written}
+    lines = [
+        "# Results",
+        "",
+        "vLLM's own scheduler and PRISM's classes on a virtual clock, with the costs of an A800 80 GB (see",
+        "`prism.bench.cost_model`); every figure here is made by `make results`, and every cell is named by a hash of",
+        "its definition and repeats exactly. The strongest baseline is the best of all of them in that very cell. TTFT",
+        "counts from arrival. Seeds are few where it says so: read a ratio without an interval as a direction.",
+        "",
+        "## Against the goals",
+        "",
+        "| where | goal | here | seeds | the paper |",
+        "|---|---|---|---|---|",
+        *(f"| {one.where} | {one.goal} | {one.here} | {one.seeds} | {one.paper} |" for one in goals(by_study)),
+        "",
+        "The paper's figures are of its own testbed and its own traffic, of which answer lengths and document lengths",
+        "are not published; loads are therefore compared as shares of a knee, never as numbers of requests.",
+        "",
+        "## Studies",
+        "",
+        *(f"- [{study.title}]({study.name}.md)" for study, _ in written),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _page(study: Study, found: Sequence[Findings], folder: Path) -> str:
+    lines = [f"# {study.title}", "", study.about, ""]
+    for one in found:
+        if one.points:
+            lines += _panel(study, one, folder)
+    return "\n".join(lines)
+
+
+def _panel(study: Study, found: Findings, folder: Path) -> Iterator[str]:
+    panel = found.panel
+    yield from (f"## {panel.title}", "")
+    if len(found.loads) > 1:
+        name = f"{study.name}-{panel.scenario}-{panel.model}.svg"
+        draw_panel(found, folder / "pictures" / name)
+        yield from (f"![P99 TTFT and hit rate against load](pictures/{name})", "")
+    yield from (
+        "| load/s | arm | seeds | requests | hit % | P50 | P90 | P95 | P99 | P99 / strongest | P99 of the rare |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    )
+    for load in found.loads:
+        strongest = found.strongest(load)
+        for arm in panel.arms:
+            point = found.get(arm, load)
+            if point is not None:
+                yield _row(point, strongest)
+    yield ""
+    yield from _knees(found)
+
+
+def _row(point: Point, strongest: Point | None) -> str:
+    ttft = point.ttft_s()
+    shown = " | ".join(seconds(ttft.get(level)) for level in ("P50", "P90", "P95", "P99"))
+    name = f"**{point.arm}**" if point.arm == _OURS else point.arm
+    requests = f"{point.requests}" + (f" ({point.unfinished} unfinished)" if point.unfinished else "")
+    cells = (f"{point.load_per_s:g}", name, str(len(point.outcomes)), requests, f"{point.hit_percent:.1f}", shown)
+    return f"| {' | '.join(cells)} | {_against(point, strongest)} | {seconds(point.rare_p99_s())} |"
+
+
+def _against(point: Point, strongest: Point | None) -> str:
+    if strongest is None:
+        return "–"
+    if strongest.arm == point.arm:
+        return "strongest"
+    interval = p99_interval(point, strongest)
+    return str(interval) if interval is not None else ratio(p99_against(point, strongest))
+
+
+def _knees(found: Findings) -> Iterator[str]:
+    bound = P99_BOUND_S[found.panel.model]
+    known = [(arm, found.sustained_per_s(arm)) for arm in found.panel.arms]
+    if not any(load for _, load in known):
+        return
+    yield from (f"Load sustained at P99 ≤ {bound:g} s, between the loads of the grid:", "")
+    yield from ("| arm | requests/s |", "|---|---|")
+    yield from (f"| {arm} | {load:.2f} |" for arm, load in known if load is not None)
+    yield ""
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if value == INFINITE:
+        return "∞"
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def ratio(value: float) -> str:
+    return "∞" if value == INFINITE else f"{value:.2f}"
