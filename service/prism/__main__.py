@@ -34,6 +34,7 @@ def prism() -> None:
 @app.command(context_settings=_PASS_THROUGH, add_help_option=False)
 def serve(context: typer.Context) -> None:
     """Serve a model: all of vLLM's arguments, KServe's, and PRISM's few (`prism serve --help`)."""
+    _end_when_asked()
     from prism.serving.server import serve as run  # noqa: PLC0415 - it imports vLLM
 
     raise typer.Exit(run(context.args))
@@ -63,6 +64,14 @@ def sim(context: typer.Context) -> None:
     simulator(context.args, prog_name="prism sim")
 
 
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
+def replay(context: typer.Context) -> None:
+    """Recorded traffic under other policies, on a simulated device (`prism replay --help`)."""
+    from prism.bench.replay import replay_command  # noqa: PLC0415 - it imports vLLM
+
+    _hand_over(replay_command, context)
+
+
 def _hand_over(command: Callable[..., None], context: typer.Context) -> None:
     """Run a command whose arguments are known only when its module is imported."""
     alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -70,7 +79,6 @@ def _hand_over(command: Callable[..., None], context: typer.Context) -> None:
     alone(context.args, prog_name=f"prism {context.info_name}")
 
 
-def main() -> None:
 @app.command()
 def top(
     admin: Annotated[str, _ADMIN] = _DEFAULT_ADMIN,
@@ -85,22 +93,6 @@ def top(
         show_top(admin, once=once, as_json=json, every_s=every)
 
 
-@contextmanager
-def _told_in_one_sentence(command: str) -> Iterator[None]:
-    try:
-        yield
-    except PrismError as error:
-        sys.stderr.write(f"prism {command}: {error}\n")
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(0) from None
-
-
-    """Entry point of the `prism` command."""
-    app()
-
-
-if __name__ == "__main__":
 @app.command()
 def explain(
     request: Annotated[str, typer.Argument(metavar="REQUEST_ID|TRACE_ID", help="Its x-request-id, or its trace id.")],
@@ -117,4 +109,30 @@ def explain(
         show_explanation(admin, request, all_tenants=all_tenants, as_json=json)
 
 
+@contextmanager
+def _told_in_one_sentence(command: str) -> Iterator[None]:
+    try:
+        yield
+    except PrismError as error:
+        sys.stderr.write(f"prism {command}: {error}\n")
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def _end_when_asked() -> None:
+    """Until the server hears signals itself, after a quarter of a minute of imports: there is nothing to lose yet.
+
+    Process 1 of a container would ignore a signal that nobody handles.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
+
+
+def main() -> None:
+    """Entry point of the `prism` command."""
+    app()
+
+
+if __name__ == "__main__":
     main()

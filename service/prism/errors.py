@@ -3,7 +3,7 @@
 PrismError
 ├── CallerError          the client changes its request (HTTP 4xx)
 │   ├── InvalidRequest       400: a bad `prism` object, a field where it has no meaning
-│   └── RequestRefused       429, 503 or 504: the same request may succeed later
+│   └── RequestRefused       429 or 5xx: the same request may succeed later
 ├── ConfigError          the author of the settings document changes it
 │   ├── InvalidDocument      not YAML, not this schema, too large
 │   └── MissingDocument      the file is gone after it had been read
@@ -34,13 +34,29 @@ class InvalidRequest(CallerError):
     """The request can never succeed as it is."""
 
 
-class RequestRefused(CallerError):
-    """The request may succeed later; `retry_after_s` seconds is a fair time to wait."""
+_REFUSAL_TYPES = {
+    429: "RateLimitError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+    504: "DeadlineExceededError",
+}
 
-    def __init__(self, message: str, *, status: int, retry_after_s: int | None = None) -> None:
+
+class RequestRefused(CallerError):
+    """The request may succeed later.
+
+    Args:
+        message: what happened and what to do.
+        status: 429, 500, 503 or 504.
+        reason: a short machine word for traces and metrics.
+        retry_after_s: a fair time to wait, in seconds.
+    """
+
+    def __init__(self, message: str, *, status: int, reason: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.type = {429: "RateLimitError", 503: "ServiceUnavailableError", 504: "DeadlineExceededError"}[status]
+        self.type = _REFUSAL_TYPES[status]
+        self.reason = reason
         self.retry_after_s = retry_after_s
 
 

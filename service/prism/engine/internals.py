@@ -137,6 +137,7 @@ _FRONTEND_PARAMETERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.entrypoints.openai.api_server", "init_app_state", ("engine_client", "state", "args", "supported_tasks")),
     ("vllm.entrypoints.openai.api_server", "validate_api_server_args", ("args",)),
     ("vllm.inputs.engine", "tokens_input", ("prompt_token_ids",)),
+    ("vllm.utils.system_utils", "kill_process_tree", ("pid",)),
 )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -16,18 +16,15 @@ from starlette.routing import Route
 
 from prism.engine.frontend.app import Frontend
 from prism.serving.shown import shown_request, shown_state
+from prism.serving.signals import LeavesSignals
 from prism.telemetry.explain import explain
 from prism.telemetry.metrics import TEXT_FORMAT
 
 MAX_SHOWN = 512
 
 
-class AdminServer(uvicorn.Server):
-    """Leaves the process's signal handlers to the serving port."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+class AdminServer(LeavesSignals, uvicorn.Server):
+    """A server of its own for the admin port."""
 
 
 def admin_app(frontend: Frontend) -> Starlette:
@@ -61,6 +58,10 @@ def admin_app(frontend: Frontend) -> Starlette:
         finished = frontend.telemetry.ring.last(min(int(last), MAX_SHOWN))
         return JSONResponse({"requests": [shown_request(one) for one in finished]})
 
+    async def sizes(_: Request) -> JSONResponse:
+        process = {"asyncio_tasks": len(asyncio.all_tasks()), "threads": threading.active_count()}
+        return JSONResponse({**frontend.sizes(), **process})
+
     async def reset_prefix_cache(_: Request) -> JSONResponse:
         done = await frontend.reset_prefix_cache()
         return JSONResponse({"reset": done}, status_code=200 if done else 409)
@@ -70,8 +71,9 @@ def admin_app(frontend: Frontend) -> Starlette:
             Route("/prism/v1/settings", settings, methods=["GET"]),
             Route("/prism/v1/metrics", metrics, methods=["GET"]),
             Route("/prism/v1/top", top, methods=["GET"]),
-            Route("/prism/v1/explain/{id}", explanation, methods=["GET"]),
+            Route("/prism/v1/explain/{id:path}", explanation, methods=["GET"]),
             Route("/prism/v1/requests", requests, methods=["GET"]),
+            Route("/prism/v1/sizes", sizes, methods=["GET"]),
             Route("/prism/v1/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
         ]
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from fastapi import Request
@@ -24,13 +24,15 @@ class PrismModel(OpenAIGenerativeModel):
 
     Args:
         name: as KServe's own routes name it.
+        flush_s: asked at the end how long the last spans may take to get out.
     """
 
-    def __init__(self, name: str, frontend: Frontend) -> None:
+    def __init__(self, name: str, frontend: Frontend, flush_s: Callable[[], float]) -> None:
         super().__init__(name)
         self.engine = True
         self.stopped = asyncio.Event()
         self._frontend = frontend
+        self._flush_s = flush_s
 
     def start(self) -> None:
         """KServe registers a model only while it calls itself ready; it is not, until its engine answers."""
@@ -44,7 +46,7 @@ class PrismModel(OpenAIGenerativeModel):
             await self.stopped.wait()
         finally:
             self.ready = False
-            await self._frontend.close()
+            await self._frontend.close(self._flush_s())
 
     def stop_engine(self) -> None:
         self.ready = False

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Coroutine, Sequence
 from typing import Any, cast
@@ -19,20 +19,26 @@ import uvicorn
 import uvloop
 from kserve.model_server import ModelServer
 from kserve.model_server import app as kserve_app
-from kserve.protocol.rest.server import RESTServer
+from kserve.protocol.rest.server import RESTServer, _RefreshingServer
 
 from prism.engine.frontend.app import Frontend
 from prism.engine.frontend.arguments import PrismArguments, parse_arguments
 from prism.errors import DeploymentError, PrismError
 from prism.serving.admin import admin_server
 from prism.serving.front import Front
+from prism.serving.going_down import ExitStatus, GoingDown
 from prism.serving.kserve_flags import add_kserve_flags, hand_back
 from prism.serving.model import PrismModel
+from prism.serving.signals import LeavesSignals, on_stop_signals, reap_orphans
+from prism.telemetry.log import event, start_log
 from prism.telemetry.provider import start_telemetry
 
 _logger = logging.getLogger(__name__)
 
 SERVICE_NAME = "prism"
+
+_CLOSING_SECONDS = 2
+"""How long the HTTP server, once it is drained, waits for requests that are no inference."""
 
 
 class PrismServer(ModelServer):
@@ -56,18 +62,22 @@ class PrismServer(ModelServer):
             access_log_format=args.access_log_format,
             event_loop=args.event_loop,
             timeout_keep_alive=args.timeout_keep_alive,
-            grace_period=own.grace_period_s,
+            grace_period=_CLOSING_SECONDS,
             ssl_certfile=args.ssl_certfile,
             ssl_keyfile=args.ssl_keyfile,
         )
         self._args = args
         self._frontend = frontend
         self._prefix = prefix
+        self._grace_s = own.grace_period_s
         self._admin = admin_server(frontend, own.admin_host, own.admin_port) if own.admin_port else None
-        self._stopping = False
+        self.going_down = GoingDown(frontend, own.grace_period_s, own.drain_delay_s, self._end_in_time)
 
     def setup_event_loop(self) -> None:
         """Nothing yet: KServe calls this before the loop that will run exists."""
+
+    def register_signal_handler(self) -> None:
+        """Nothing: `_serve` hears the signals in its loop."""
 
     @property
     def _http(self) -> RESTServer:
@@ -77,17 +87,21 @@ class PrismServer(ModelServer):
     async def _serve(self) -> None:
         """Runs until one of the servers ends, then ends the others in order: no new requests, streams, engine."""
         super().setup_event_loop()  # type: ignore[no-untyped-call]
+        on_stop_signals(self.going_down.ask)
         config = self._http.config
         apply_server_flags(config, self._args)
         config.app = Front(kserve_app, self._frontend, self._prefix)
+        self._http._server = _HttpServer(config)
         running: list[asyncio.Future[None]] = [asyncio.ensure_future(one) for one in self._coroutines()]
-        takeover = asyncio.ensure_future(self._take_signals())
+        beside = [asyncio.ensure_future(one) for one in self._beside()]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        takeover.cancel()
         if not self._frontend.started:
             running[0].cancel()  # the engine's: nobody waits for it any more
-        self._begin_stop()
-        for result in await asyncio.gather(*running, return_exceptions=True):
+        self._close_servers()
+        results = await asyncio.gather(*running, return_exceptions=True)
+        for one in beside:
+            one.cancel()
+        for result in results:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 raise result
 
@@ -96,32 +110,43 @@ class PrismServer(ModelServer):
         servers = [engine, self._until_last_answer(rest), *others]
         return servers if self._admin is None else [*servers, self._admin.serve()]
 
+    def _beside(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What goes on as long as the servers do."""
+        drain = self._drain()
+        return [drain, reap_orphans()] if os.getpid() == 1 else [drain]
+
     async def _until_last_answer(self, rest: Coroutine[Any, Any, None]) -> None:
-        """The HTTP server, whose end ends the engine: streams go on while it waits for them."""
+        """The HTTP server, whose end ends the engine."""
         try:
             await rest
         finally:
             for model in self.registered_models.get_models().values():
                 model.stop_engine()  # type: ignore[no-untyped-call]
 
-    async def _take_signals(self) -> None:
-        """Replaces uvicorn's handlers once it has set them: it would raise the signal again when it is done."""
-        while not self._http._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
-            await asyncio.sleep(0.02)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._begin_stop)
+    async def _drain(self) -> None:
+        await self.going_down.until_drained()
+        self._close_servers()
 
-    def _begin_stop(self) -> None:
-        """Readiness first; then no new connections, and streams finish within the grace period."""
-        if self._stopping:
-            return
-        self._stopping = True
-        _logger.info("Stopping: no new requests are taken, those under way may finish.")
-        self._frontend.health.stopping()
+    def _end_in_time(self) -> None:
+        """The process's end is due when the grace period is over, whatever hangs."""
+
+        def end() -> None:
+            _logger.error("Not done when the grace period was over: ending.", extra=event("grace_over"))
+            self._frontend.kill_engine()
+            os._exit(self.going_down.exit_status or ExitStatus.CUT_OFF)
+
+        last_resort = threading.Timer(self._grace_s, end)
+        last_resort.daemon = True
+        last_resort.start()
+
+    def _close_servers(self) -> None:
         self._http._server.should_exit = True
         if self._admin is not None:
             self._admin.should_exit = True
+
+
+class _HttpServer(LeavesSignals, _RefreshingServer):
+    """KServe's own HTTP server, which closes after requests were drained and has nothing to wait for itself."""
 
 
 def apply_server_flags(config: uvicorn.Config, args: Namespace) -> None:
@@ -143,49 +168,37 @@ def serve(argv: Sequence[str]) -> int:
         argv: the command line after `prism serve`.
 
     Returns:
-        The exit status: 0 after a request to stop, 1 after a failed start or a failure, 2 for arguments that cannot be
-        honoured.
+        The exit status (`ExitStatus`).
     """
     try:
         args, own = parse_arguments(argv, add_kserve_flags)
     except DeploymentError as error:
-        return _say(error, 2)
+        return _say(error, ExitStatus.BAD_ARGUMENTS)
     hand_back(args)
     if args.event_loop != "asyncio":
         # KServe's server leaves the choice of the loop to uvicorn, which is too late to make it.
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     try:
-        _run(args, own)
+        return _run(args, own)
     except PrismError as error:
-        return _say(error, 1)
+        return _say(error, ExitStatus.FAILED)
     except (KeyboardInterrupt, SystemExit) as error:
-        return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+        return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else ExitStatus.FAILED
     except Exception as error:
         _logger.debug("Start or service failed", exc_info=True)
-        return _say(error, 1)
-    return 0
+        return _say(error, ExitStatus.FAILED)
 
 
-def _run(args: Namespace, own: PrismArguments) -> None:
-    _log_to_stderr()
+def _run(args: Namespace, own: PrismArguments) -> int:
+    start_log(os.environ.get("VLLM_LOGGING_LEVEL", "INFO"), own.log_format)
     prefix = _prefix()
     telemetry = start_telemetry(SERVICE_NAME, {"prism.model": _model_name(args)})
     frontend = Frontend(args, own, telemetry, prefix)
     frontend.metrics.publish()
     server = PrismServer(args, own, frontend, prefix)
-    server.start([PrismModel(_model_name(args), frontend)])
-
-
-def _log_to_stderr() -> None:
-    """PRISM's own log lines, unless whoever embeds it has given them a handler."""
-    logger = logging.getLogger("prism")
-    if logger.handlers:
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s [prism] %(message)s", "%m-%d %H:%M:%S"))
-    logger.addHandler(handler)
-    logger.setLevel(os.environ.get("VLLM_LOGGING_LEVEL", "INFO"))
-    logger.propagate = False
+    _logger.info("Starting.", extra=event("starting", model=_model_name(args), port=args.port, pid=os.getpid()))
+    server.start([PrismModel(_model_name(args), frontend, lambda: server.going_down.flush_s)])
+    return server.going_down.exit_status
 
 
 def _model_name(args: Namespace) -> str:

@@ -13,10 +13,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Message, Send
 
+from prism.config.schema import Limits
 from prism.engine.frontend.desk import CURRENT, LiveRequest, RequestDesk
 from prism.engine.frontend.entry import Entry
-from prism.engine.frontend.health import EngineHealth
+from prism.engine.frontend.health import EngineHealth, draining, engine_hung
+from prism.engine.frontend.intake import Intake
 from prism.engine.wire import Admitted, Ended, PrefillDone
 
 CHAT = "/openai/v1/chat/completions"
@@ -35,7 +38,8 @@ class Served:
         self.health = EngineHealth()
         self.health.first_token_produced()
         self.desk = RequestDesk(self.ended.append)
-        routes = [Route(path, handler, methods=["POST"]) for path in ("/v1/chat/completions", "/tokenize", "/score")]
+        paths = ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/tokenize", "/score")
+        routes = [Route(path, handler, methods=["POST"]) for path in paths]
         self.entry = Entry(Starlette(routes=routes), self.desk, self.health)
 
     async def post(self, path: str = CHAT, body: Any = None, **options: Any) -> httpx.Response:
@@ -203,3 +207,139 @@ async def test_the_body_reaches_the_application_whole() -> None:
 
     body = {"prompt": "x" * 300_000}
     assert (await Served(handler).post("/tokenize", body)).json() == body
+
+
+async def test_a_full_queue_is_a_429_before_the_body_is_read() -> None:
+    served = Served(plain)
+    served.desk.intake = Intake(lambda: Limits(max_waiting_requests=1))
+    served.desk.intake.arrived("another")
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        raise AssertionError("the body was read")
+
+    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+    await served.entry(scope, receive, collect(sent))
+    assert sent[0]["status"] == 429
+    assert int(dict(sent[0]["headers"])[b"retry-after"]) >= 1
+    assert outcome(served) == ("refused", 429, "queue_full")
+
+
+async def test_a_refused_request_does_not_wait() -> None:
+    served = Served(plain)
+    served.desk.intake = Intake(lambda: Limits(max_waiting_requests=1))
+    await served.post(CHAT, {"prism": {}}, headers={"content-type": "application/json"})
+    await served.post("/score", {"prism": {}})
+    assert served.desk.intake.requests == 0
+
+
+async def test_an_unbegun_answer_that_is_given_up_is_an_error_of_its_own() -> None:
+    async def handler(request: Request) -> Response:
+        served.desk.end_all(draining())
+        await request.receive()
+        assert (await request.receive())["type"] == "http.disconnect"
+        return JSONResponse(None)
+
+    served = Served(handler)
+    answer = await served.post()
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "ServiceUnavailableError")
+    assert outcome(served) == ("failed", 503, "draining")
+
+
+@pytest.mark.parametrize(
+    ("path", "end"),
+    [
+        (CHAT, "data: [DONE]"),
+        ("/v1/messages", '"overloaded_error"'),
+        ("/v1/responses", '"code":"503"'),
+    ],
+)
+async def test_a_begun_stream_that_is_given_up_ends_with_an_error_object(path: str, end: str) -> None:
+    async def chunks(request: Request) -> AsyncIterator[str]:
+        yield event(choices=[{"index": 0, "delta": {"content": "a"}}])
+        served.desk.end_all(engine_hung())
+        await request.receive()
+        await request.receive()
+        yield event(choices=[{"index": 0, "delta": {"content": "never seen"}}])
+
+    async def handler(request: Request) -> Response:
+        return StreamingResponse(chunks(request), media_type="text/event-stream")
+
+    served = Served(handler)
+    text = (await served.post(path)).text
+    assert ("error" in text, end in text, "never seen" in text) == (True, True, False)
+    assert outcome(served) == ("failed", 503, "engine_hung")
+
+
+async def test_a_stream_that_breaks_ends_with_an_error_object() -> None:
+    async def chunks() -> AsyncIterator[str]:
+        yield event(choices=[{"index": 0, "delta": {"content": "a"}}])
+        raise RuntimeError("broken")
+
+    async def handler(_: Request) -> Response:
+        return StreamingResponse(chunks(), media_type="text/event-stream")
+
+    served, sent = Served(handler), []
+    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+    with pytest.raises(RuntimeError, match="broken"):
+        await served.entry(scope, whole_body, collect(sent))
+    assert b'"code": 500' in sent[-1]["body"]
+    assert sent[-1]["more_body"] is False
+
+
+async def test_a_stream_that_breaks_because_the_engine_died_says_so_and_nothing_else() -> None:
+    async def chunks() -> AsyncIterator[str]:
+        yield event(choices=[{"index": 0, "delta": {"content": "a"}}])
+        served.health.died()
+        raise RuntimeError("EngineCore encountered an issue")
+
+    async def handler(_: Request) -> Response:
+        return StreamingResponse(chunks(), media_type="text/event-stream")
+
+    served = Served(handler)
+    assert '"code": 503' in (await served.post()).text
+    assert outcome(served)[0::2] == ("failed", "engine_dead")
+
+
+async def test_a_client_that_goes_away_in_its_upload_never_reaches_the_application() -> None:
+    async def handler(_: Request) -> Response:
+        raise AssertionError("the application was asked")
+
+    served, sent = Served(handler), []
+    messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Message:
+        return next(messages)
+
+    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+    await served.entry(scope, receive, collect(sent))
+    assert (served.ended[0].timeline.outcome, sent) == ("cancelled", [])
+
+
+async def test_an_upload_that_never_ends_is_given_up() -> None:
+    served, sent = Served(plain), []
+
+    async def receive() -> Message:
+        served.desk.end_all(draining())
+        await asyncio.sleep(60)
+        raise AssertionError("still waiting")
+
+    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+    await served.entry(scope, receive, collect(sent))
+    assert (sent[0]["status"], outcome(served)) == (503, ("failed", 503, "draining"))
+
+
+def outcome(served: Served) -> tuple[str | None, int | None, str | None]:
+    timeline = served.ended[0].timeline
+    return timeline.outcome, timeline.status, timeline.reason
+
+
+def collect(sent: list[Message]) -> Send:
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    return send
+
+
+async def whole_body() -> Message:
+    return {"type": "http.request", "body": b"{}", "more_body": False}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import multiprocessing
+import signal
 import threading
 import time
 from argparse import Namespace
@@ -25,27 +26,31 @@ from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import SamplingParams
 from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
+from vllm.utils.system_utils import kill_process_tree
 from vllm.v1.executor import Executor
 
 from prism.engine.frontend.arguments import PrismArguments
 from prism.engine.frontend.async_llm import PrismAsyncLLM
-from prism.engine.frontend.desk import LiveRequest, RequestDesk
+from prism.engine.frontend.desk import CURRENT, LiveRequest, RequestDesk
+from prism.engine.frontend.engine_watch import LOOK_SECONDS, EngineWatch
 from prism.engine.frontend.entry import Entry
 from prism.engine.frontend.facts import WARM_UP, FactDispatch, FactReceiver, facts_address
-from prism.engine.frontend.health import DeathNotice, EngineHealth
+from prism.engine.frontend.health import DeathNotice, EngineHealth, loading
+from prism.engine.frontend.intake import Intake
+from prism.engine.frontend.recorder import Recorder, recording_header
 from prism.engine.frontend.renderer import PrismRenderer
 from prism.engine.frontend.settings import EngineSettings
 from prism.engine.internals import ASYNC_SCHEDULER, SCHEDULER, check_frontend
 from prism.engine.wire import CONFIG_KEY, EngineCoreOptions
 from prism.errors import DeploymentError, RequestRefused
+from prism.telemetry.log import event
+from prism.telemetry.losses import LossLog
 from prism.telemetry.metrics import Metrics
-from prism.telemetry.provider import Telemetry
+from prism.telemetry.provider import SHUTDOWN_SECONDS, Telemetry
 from prism.telemetry.spans import RequestTrace
-from prism.telemetry.timeline import RequestTimeline
+from prism.telemetry.timeline import Outcome, RequestTimeline
 
 _logger = logging.getLogger(__name__)
-
-_DEATH_CHECK_SECONDS = 0.5
 
 
 def engine_config(args: Namespace, own: PrismArguments, address: str) -> VllmConfig:
@@ -87,10 +92,12 @@ class Frontend:
     """
 
     def __init__(self, args: Namespace, own: PrismArguments, telemetry: Telemetry, prefix: str = "/openai") -> None:
-        self.health = EngineHealth()
+        self.health = EngineHealth(own.step_timeout_s)
         self.settings = EngineSettings()
         self.telemetry = telemetry
-        self.desk = RequestDesk(self._request_ended)
+        self.desk = RequestDesk(self._request_ended, intake=Intake(lambda: self.settings.in_force.spec.limits))
+        self.watch = EngineWatch(self.health, self.desk, self._engine_died)
+        self._losses = LossLog(telemetry.counts.snapshot)
         self.metrics = Metrics(served_models(args)[0])
         self.dispatch = FactDispatch(self.desk, self.settings, self.health, self.metrics, self._settings_changed)
         self.metrics.count_spans(telemetry.counts.snapshot)
@@ -100,9 +107,10 @@ class Frontend:
         self._own = own
         self._receiver = FactReceiver(facts_address(args.port), self.dispatch)
         self._traces: dict[LiveRequest, RequestTrace] = {}
+        self._recorder: Recorder | None = None
         self._app: FastAPI | None = None
         self._running = AsyncExitStack()
-        self._watch: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self.asgi: ASGIApp = Entry(self._vllm_app, self.desk, self.health, self._request_arrived, prefix)
 
     @property
@@ -123,27 +131,49 @@ class Frontend:
         self._running.push_async_callback(self._receiver.close)
         engine = self.engine = await _in_thread(self._make_engine)
         self._running.callback(self._stop_engine)
+        self._record(engine.vllm_config)
         app = await self._build_app(engine)
         await self._running.enter_async_context(app.router.lifespan_context(app))
         built = time.monotonic()
         await self._first_token(engine)
-        _logger.info(
-            "Ready: the engine started in %.1f s, its first token took %.1f s.", built - began, time.monotonic() - built
-        )
         self._app = app
         self.health.first_token_produced()
-        self.health.watch(lambda: engine.errored)
-        self._watch = asyncio.create_task(self._watch_engine(engine))
+        self.health.watch(lambda: engine.errored, range(engine.vllm_config.parallel_config.data_parallel_size))
+        self._looking = asyncio.create_task(self._look())
+        words = event("ready", start_s=round(built - began, 1), first_token_s=round(time.monotonic() - built, 1))
+        _logger.info("Ready: a first token was produced.", extra=words)
 
-    async def close(self) -> None:
-        """Stop the engine, flush the traces."""
+    async def close(self, flush_s: float = SHUTDOWN_SECONDS) -> None:
+        """Stop the engine, flush the traces.
+
+        Args:
+            flush_s: how long to wait for a collector that does not answer.
+        """
         self.health.stopping()
-        if self._watch is not None:
-            self._watch.cancel()
+        self.health.unwatch()
+        if self._looking is not None:
+            self._looking.cancel()
         self.desk.close_all()
         self._end_half_started()
         await self._running.aclose()
-        await asyncio.to_thread(self.telemetry.shutdown)
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
+        await asyncio.to_thread(self.telemetry.shutdown, flush_s)
+
+    def sizes(self) -> dict[str, int]:
+        """How many entries the tables of this process hold: near zero when nothing is under way."""
+        engine = self.engine
+        return {
+            **self.desk.sizes(),
+            "traces": len(self._traces),
+            "vllm_requests": len(engine.output_processor.request_states) if engine is not None else 0,
+        }
+
+    def kill_engine(self) -> None:
+        """End all processes of the engine at once; the last resort."""
+        for child in multiprocessing.active_children():
+            if child.pid is not None:
+                kill_process_tree(child.pid)
 
     async def models(self) -> list[dict[str, Any]]:
         """The models served now, adapters included, as OpenAI's model objects."""
@@ -171,7 +201,7 @@ class Frontend:
             RequestRefused: the model is still loading.
         """
         if self._app is None:
-            raise RequestRefused("The model is still loading; try again.", status=503)
+            raise loading()
         return await getattr(getattr(self._app.state, handler), method)(request, raw_request)
 
     def _make_engine(self) -> PrismAsyncLLM:
@@ -186,6 +216,11 @@ class Frontend:
             desk=self.desk,
         )
 
+    def _record(self, config: VllmConfig) -> None:
+        if self._own.record_path is not None:
+            self._recorder = Recorder(self._own.record_path, self._own.record_max_bytes, recording_header(config))
+            self.desk.on_added = self._recorder.added
+
     def _stop_engine(self) -> None:
         if self.engine is not None:
             self.engine.shutdown(timeout=self.engine.vllm_config.shutdown_timeout)
@@ -193,8 +228,7 @@ class Frontend:
     def _end_half_started(self) -> None:
         """An engine that is told to stop while it loads: its process would else be waited for at exit."""
         if self.engine is None:
-            for child in multiprocessing.active_children():
-                child.terminate()
+            self.kill_engine()
 
     async def _build_app(self, engine: PrismAsyncLLM) -> FastAPI:
         await engine.reset_mm_cache()
@@ -202,7 +236,7 @@ class Frontend:
         app = build_app(self._args, tasks, engine.model_config)
         await init_app_state(engine, app.state, self._args, tasks)
         app.state.server = DeathNotice(self.health)
-        renderer = PrismRenderer.from_stock(app.state.online_renderer, self.settings.rendering)
+        renderer = PrismRenderer.from_stock(app.state.online_renderer, self.settings.rendering, self._rendered)
         await asyncio.to_thread(renderer.prepare)
         install_renderer(app.state, renderer)
         return app
@@ -216,12 +250,26 @@ class Frontend:
         async for _ in engine.generate(tokens_input([1] * 8), params, WARM_UP):
             pass
 
-    async def _watch_engine(self, engine: PrismAsyncLLM) -> None:
-        """Requests under way when the engine dies get no more facts; their traces say so."""
-        while not engine.errored:  # noqa: ASYNC110 - vLLM has no event for it
-            await asyncio.sleep(_DEATH_CHECK_SECONDS)
-        self.desk.facts_lost()
+    async def _look(self) -> None:
+        while True:
+            self.watch.look()
+            self.desk.intake.look()
+            self._losses.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _engine_died(self) -> None:
         self.metrics.engines_gone()
+
+    def _rendered(self, prompt_tokens: list[int], copies: int) -> None:
+        """The running request's prompts are tokenised; what would be too much is refused before the engine sees it."""
+        live = CURRENT.get()
+        if live is None:
+            return
+        try:
+            self.desk.intake.rendered(live, prompt_tokens, copies)
+        except RequestRefused as refusal:
+            live.end(refusal, Outcome.REFUSED)
+            raise
 
     async def _vllm_app(self, scope: Any, receive: Any, send: Any) -> None:
         if self._app is None:
@@ -238,6 +286,8 @@ class Frontend:
 
     def _request_ended(self, live: LiveRequest) -> None:
         self.metrics.request_ended(live.timeline)
+        if self._recorder is not None:
+            self._recorder.ended(live)
         trace = self._traces.pop(live, None)
         if trace is not None:
             trace.finish(live.timeline)
@@ -276,7 +326,9 @@ def _load_parsers(args: Namespace) -> None:
 async def _in_thread(work: Callable[[], PrismAsyncLLM]) -> PrismAsyncLLM:
     """Run slow start-up work beside the event loop, so that probes and signals are answered meanwhile.
 
-    The thread is a daemon: when the process is told to stop, it does not wait for a model to load.
+    The thread is a daemon: when the process is told to stop, it does not wait for a model to load. It blocks the
+    signals that ask a whole process group to end (Ctrl-C, `timeout`); the processes that it starts inherit that, so the
+    engine goes on until the serving process, which does get them, has finished its streams.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[PrismAsyncLLM] = loop.create_future()
@@ -290,6 +342,7 @@ async def _in_thread(work: Callable[[], PrismAsyncLLM]) -> PrismAsyncLLM:
             done.set_result(result)
 
     def run() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             outcome: tuple[PrismAsyncLLM | None, BaseException | None] = (work(), None)
         except BaseException as error:  # noqa: BLE001 - handed to the event loop, whatever it is

@@ -18,9 +18,12 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from prism.engine.frontend.compatibility import refuse_unsupported
 from prism.errors import UnsupportedArgument
+from prism.telemetry.log import LogFormat
 
 DEFAULT_PORT = 8080
 DEFAULT_ADMIN_PORT = 8090
+DEFAULT_DRAIN_DELAY_S = 5.0
+DEFAULT_RECORD_MB = 512
 MOUNTED_MODEL = Path("/mnt/models")
 POD_NAME_VARIABLE = "POD_NAME"
 
@@ -37,7 +40,11 @@ class PrismArguments:
         admin_port: port of the admin interface; 0 disables it.
         admin_host: address that the admin interface listens on.
         step_timeout_s: a step of the engine that takes longer counts as hung.
-        grace_period_s: how long running answers may go on after a request to stop.
+        grace_period_s: from a request to stop to the process's end.
+        drain_delay_s: how long after a request to stop new requests are still taken.
+        log_format: how PRISM's own log lines are written.
+        record_path: file for a recording of the traffic; None for none.
+        record_max_bytes: of that file and the one before it together.
     """
 
     config_path: str | None
@@ -46,6 +53,10 @@ class PrismArguments:
     admin_host: str
     step_timeout_s: float
     grace_period_s: int
+    drain_delay_s: float
+    log_format: LogFormat
+    record_path: Path | None = None
+    record_max_bytes: int = DEFAULT_RECORD_MB << 20
 
 
 class _Parser(FlexibleArgumentParser):
@@ -70,7 +81,24 @@ def make_parser(add_flags: AddFlags | None = None) -> FlexibleArgumentParser:
     group.add_argument("--admin-port", type=int, default=DEFAULT_ADMIN_PORT, help="Admin port; 0 disables it.")
     group.add_argument("--admin-host", default="0.0.0.0", help="Address that the admin port listens on.")
     group.add_argument("--step-timeout", type=float, default=300.0, help="Seconds after which a step counts as hung.")
-    group.add_argument("--grace-period", type=int, default=30, help="Seconds that answers may take after SIGTERM.")
+    group.add_argument("--grace-period", type=int, default=30, help="Seconds from SIGTERM to the process's end.")
+    group.add_argument(
+        "--drain-delay",
+        type=float,
+        help=f"Seconds after SIGTERM in which new requests are still taken, while others learn that this replica is "
+        f"not ready. Default: {DEFAULT_DRAIN_DELAY_S:g}, but at most half of the grace period.",
+    )
+    group.add_argument(
+        "--log-format", choices=[form.value for form in LogFormat], default="text", help="Of PRISM's own log lines."
+    )
+    group.add_argument(
+        "--record",
+        metavar="PATH",
+        help="Record the traffic for `prism replay`: arrivals, lengths and keyed digests, no text and no tokens.",
+    )
+    group.add_argument(
+        "--record-max-mb", type=int, default=DEFAULT_RECORD_MB, help="Size at which the oldest half is given up."
+    )
     if add_flags is not None:
         add_flags(parser)
     parser.set_defaults(port=DEFAULT_PORT, model=None, enable_prompt_tokens_details=True)
@@ -127,6 +155,36 @@ def _own_arguments(args: Namespace) -> PrismArguments:
         pod_name=os.environ.get(POD_NAME_VARIABLE) or os.environ.get("HOSTNAME"),
         admin_port=args.admin_port,
         admin_host=args.admin_host,
-        step_timeout_s=args.step_timeout,
-        grace_period_s=args.grace_period,
+        step_timeout_s=_above_zero(args.step_timeout, "--step-timeout"),
+        grace_period_s=int(_above_zero(args.grace_period, "--grace-period")),
+        drain_delay_s=_drain_delay(args),
+        log_format=LogFormat(args.log_format),
+        record_path=_record_path(args),
+        record_max_bytes=int(_above_zero(args.record_max_mb, "--record-max-mb", "MB")) << 20,
     )
+
+
+def _above_zero(value: float, flag: str, unit: str = "seconds") -> float:
+    if not value > 0:
+        raise UnsupportedArgument(f"{flag} {value:g} must be above 0 {unit}.")
+    return value
+
+
+def _record_path(args: Namespace) -> Path | None:
+    if args.record is None:
+        return None
+    path = Path(args.record)
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise UnsupportedArgument(f"--record {path}: name a file in a folder that this process can write to.")
+    return path
+
+
+def _drain_delay(args: Namespace) -> float:
+    if args.drain_delay is None:
+        return min(DEFAULT_DRAIN_DELAY_S, float(args.grace_period) / 2)
+    delay = float(args.drain_delay)
+    if not 0 <= delay < args.grace_period:
+        raise UnsupportedArgument(
+            f"--drain-delay {delay:g} must be at least 0 and below --grace-period ({args.grace_period} s)."
+        )
+    return delay

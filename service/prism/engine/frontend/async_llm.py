@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,7 +19,10 @@ from prism.core.reuse import OtherTenants
 from prism.core.segments import PromptPlan
 from prism.engine.frontend.desk import CURRENT, LiveRequest, RequestDesk
 from prism.engine.frontend.plan import PLAN_KEY, DraftPlan
+from prism.engine.frontend.renderer import RefusedRequest
 from prism.engine.wire import EXTRA_ARGS_KEY, encode_plan
+from prism.errors import RequestRefused
+from prism.telemetry.timeline import Outcome
 
 _DRAFT: ContextVar[DraftPlan | None] = ContextVar("prism_draft", default=None)
 
@@ -41,9 +45,7 @@ class PrismOutputProcessor(OutputProcessor):
     ) -> OutputProcessorOutput:
         now = time.monotonic()
         for output in engine_core_outputs:
-            live = self._desk.owner(output.request_id)
-            if live is not None:
-                live.received(output.request_id, len(output.new_token_ids), now)
+            self._desk.received(output.request_id, len(output.new_token_ids), now)
         return super().process_outputs(engine_core_outputs, engine_core_timestamp, iteration_stats)
 
 
@@ -99,12 +101,21 @@ class PrismAsyncLLM(AsyncLLM):
         plan = _prepare(request, _DRAFT.get(), self._loads)
         live = CURRENT.get()
         if live is not None:
-            self._desk.link(request.request_id, live)
+            self._link(request, live)
             if plan is not None:
                 engine_request = live.timeline.engine_request(request.request_id)
                 engine_request.sent_by_others = self._tenants.sent_before(plan, request.prompt_token_ids or ())
             _note_request(live, request, self.vllm_config.model_config.served_model_name)
+            if self._desk.on_added is not None:
+                self._desk.on_added(live, *_added(request))
         await super()._add_request(request, prompt, parent_req, index, queue)
+
+    def _link(self, request: EngineCoreRequest, live: LiveRequest) -> None:
+        try:
+            self._desk.link(request.request_id, live, len(request.prompt_token_ids or ()))
+        except RequestRefused as refusal:
+            live.end(refusal, Outcome.REFUSED)
+            raise RefusedRequest(refusal.message) from None
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
         """vLLM's own; what is asked of this adapter from now on shares nothing with an earlier load of its name."""
@@ -134,6 +145,12 @@ def _prepare(request: EngineCoreRequest, draft: DraftPlan | None, loads: Adapter
         extra[EXTRA_ARGS_KEY] = encode_plan(plan)
     params.extra_args = extra or None
     return plan
+
+
+def _added(request: EngineCoreRequest) -> tuple[str, Sequence[int], str, bytes | None]:
+    extra = request.sampling_params.extra_args if request.sampling_params is not None else None
+    plan = (extra or {}).get(EXTRA_ARGS_KEY)
+    return request.request_id, request.prompt_token_ids or (), request.cache_salt or "", plan
 
 
 def _note_rendering(live: LiveRequest, draft: DraftPlan | None) -> None:

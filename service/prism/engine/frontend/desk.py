@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from prism.config.schema import Limits
+from prism.engine.frontend.intake import Intake
 from prism.engine.wire import Admitted, Ended, Fact, Preempted, PrefillChunk, PrefillDone, Queued, Resumed
-from prism.telemetry.timeline import Admission, EngineRequest, RequestTimeline
+from prism.errors import RequestRefused
+from prism.telemetry.timeline import Admission, EngineRequest, Outcome, RequestTimeline
 
 RequestFact = Queued | Admitted | PrefillChunk | PrefillDone | Preempted | Resumed | Ended
+
+OnAdded = Callable[["LiveRequest", str, Sequence[int], str, bytes | None], None]
+"""Told of a request that is handed to the engine: internal id, prompt, namespace, plan as encoded for EngineCore."""
 
 UNCLAIMED_SECONDS = 30.0
 """How long facts of an id that nobody claimed are kept."""
@@ -37,6 +43,7 @@ class LiveRequest:
         deadline_known: fires when `deadline` is set.
         tokens: tokens received from the engine so far, by internal id, before and in the last output.
         names: internal ids in the order they were added.
+        on_end: set by whoever talks to the client; gives the request up (`end`).
     """
 
     timeline: RequestTimeline
@@ -45,6 +52,12 @@ class LiveRequest:
     names: list[str] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     on_deadline: Callable[[float], None] | None = None
+    on_end: Callable[[RequestRefused, Outcome], None] | None = None
+
+    def end(self, error: RequestRefused, outcome: Outcome) -> None:
+        """Give the request up: its work stops, and its client is told why. Does nothing once it is answered."""
+        if self.on_end is not None:
+            self.on_end(error, outcome)
 
     def set_deadline(self, seconds: float) -> None:
         """The request must have sent a first chunk `seconds` after its arrival."""
@@ -52,12 +65,14 @@ class LiveRequest:
         if self.on_deadline is not None:
             self.on_deadline(self.deadline)
 
-    def received(self, name: str, count: int, at: float) -> None:
-        """The engine's output with `count` more tokens of `name` arrived in this process."""
+    def received(self, name: str, count: int, at: float) -> bool:
+        """The engine's output with `count` more tokens of `name` arrived; True if they are its first."""
         before, last = self.tokens.get(name, (0, 0))
-        if before + last == 0 and count:
+        first = before + last == 0 and count > 0
+        if first:
             self.timeline.first_output(at, name)
         self.tokens[name] = (before + last, count)
+        return first
 
     @property
     def first_pass_known(self) -> bool:
@@ -92,12 +107,18 @@ class RequestDesk:
     Args:
         on_ended: called once for each request that has ended, when no more facts will be waited for.
         clock: monotonic seconds.
+        intake: counts those that wait; without it, one that refuses nobody.
     """
 
     def __init__(
-        self, on_ended: Callable[[LiveRequest], None] = lambda _: None, clock: Callable[[], float] = time.monotonic
+        self,
+        on_ended: Callable[[LiveRequest], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        intake: Intake | None = None,
     ) -> None:
         self.on_ended = on_ended
+        self.on_added: OnAdded | None = None
+        self.intake = intake or Intake(lambda: Limits(max_waiting_requests=0), clock)
         self.unclaimed_dropped = 0
         self._clock = clock
         self._by_name: dict[str, LiveRequest] = {}
@@ -110,22 +131,42 @@ class RequestDesk:
         """HTTP requests that have not ended."""
         return len(self._open)
 
+    def sizes(self) -> dict[str, int]:
+        """How many entries each table holds; all of them are near zero when nothing is under way."""
+        return {
+            "open": len(self._open),
+            "closing": len(self._closing),
+            "engine_requests": len(self._by_name),
+            "unclaimed": len(self._unclaimed),
+            "waiting": self.intake.requests,
+            "waiting_tokens": self.intake.tokens,
+        }
+
+    def end_all(self, error: RequestRefused) -> int:
+        """Give up every request under way; how many those are."""
+        open_now = list(self._open)
+        for live in open_now:
+            live.end(error, Outcome.FAILED)
+        return len(open_now)
+
     def opened(self, live: LiveRequest) -> None:
         self._open.add(live)
 
-    def link(self, name: str, live: LiveRequest) -> EngineRequest:
-        """From now on this internal id belongs to `live`; facts that came before are replayed."""
+    def link(self, name: str, live: LiveRequest, prompt_tokens: int = 0) -> EngineRequest:
+        """From now on this internal id belongs to `live`; facts that came before are replayed.
+
+        Raises:
+            RequestRefused: with it, more would wait than may.
+        """
+        self.intake.handed_over(live, name, prompt_tokens)
         request = live.timeline.engine_added(self._clock(), name)
         self._by_name[name] = live
         if name not in live.names:
             live.names.append(name)
         waiting = self._unclaimed.pop(name, None)
         for fact in waiting.facts if waiting else ():
-            _apply(request, fact)
+            self._bring(live, request, fact)
         return request
-
-    def owner(self, name: str) -> LiveRequest | None:
-        return self._by_name.get(name)
 
     def fact(self, fact: RequestFact) -> None:
         """Bring one fact to the request that it is about."""
@@ -133,10 +174,16 @@ class RequestDesk:
         if live is None:
             self._keep_unclaimed(fact)
             return
-        _apply(live.timeline.engine_request(fact.request), fact)
+        self._bring(live, live.timeline.engine_request(fact.request), fact)
         live.changed.set()
         if live in self._closing and _all_ended(live):
             self._finish(live)
+
+    def received(self, name: str, count: int, at: float) -> None:
+        """The engine's output with `count` more tokens of this internal id arrived."""
+        live = self._by_name.get(name)
+        if live is not None and live.received(name, count, at):
+            self.intake.admitted(live, name)  # if that fact was lost
 
     def facts_lost(self) -> None:
         """The channel lost something: every request under way may lack a fact."""
@@ -146,6 +193,7 @@ class RequestDesk:
     def closed(self, live: LiveRequest) -> None:
         """The HTTP request has ended; its trace is finished when its last facts have come, or soon."""
         self._open.discard(live)
+        self.intake.left(live)
         if _all_ended(live):
             self._finish(live)
         else:
@@ -163,6 +211,11 @@ class RequestDesk:
         """The process ends: finish every request that has ended, without waiting."""
         for live in list(self._closing):
             self._finish(live)
+
+    def _bring(self, live: LiveRequest, request: EngineRequest, fact: RequestFact) -> None:
+        _apply(request, fact)
+        if not isinstance(fact, Queued):
+            self.intake.admitted(live, fact.request)
 
     def _finish(self, live: LiveRequest) -> None:
         self._closing.pop(live, None)
@@ -222,5 +275,5 @@ def _admission(fact: Admitted) -> Admission:
         overtaken=fact.overtaken,
         cached_by_kind=fact.cached_by_kind,
         tokens_by_kind=fact.tokens_by_kind,
-    )
         reuse=fact.reuse,
+    )

@@ -9,7 +9,6 @@ written anew. The head of an answer that is not streamed waits for its body, whi
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import time
@@ -22,12 +21,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prism.engine.frontend.desk import CURRENT, LiveRequest, RequestDesk
-from prism.engine.frontend.health import EngineHealth, EngineState
+from prism.engine.frontend.health import EngineHealth, EngineState, engine_dead
 from prism.engine.frontend.prism_field import RAW_FIELD, raw_prism_field, refuse_prism_field
 from prism.engine.frontend.routes import DROPS_UNKNOWN_KEYS, INFERENCE, InferenceRoute, takes_prism_object
-from prism.engine.frontend.sse import StreamWatch, finish_reasons, is_usage_chunk, with_field
+from prism.engine.frontend.sse import StreamWatch, error_body, finish_reasons, is_usage_chunk, with_field
 from prism.errors import CallerError, InvalidRequest, RequestRefused
-from prism.telemetry.timeline import RequestInfo, RequestTimeline
+from prism.telemetry.timeline import Outcome, RequestInfo, RequestTimeline
 
 _logger = logging.getLogger(__name__)
 
@@ -45,19 +44,13 @@ def request_id_of(headers: Headers) -> str:
     return given if _REQUEST_ID.match(given) else uuid.uuid4().hex
 
 
-def error_body(error: CallerError) -> bytes:
-    """An error object in OpenAI's form."""
-    fields = {"message": error.message, "type": error.type, "param": error.param, "code": error.status}
-    return json.dumps({"error": fields}).encode()
-
-
 class Entry:
     """Wraps vLLM's application.
 
     Args:
         app: vLLM's.
         desk: where each request is known while it is under way.
-        health: whether there is an engine to answer.
+        health: whether requests are taken.
         on_arrival: called with each inference request when its headers are there.
         prefix: path below which the routes stand too, as in `/openai/v1`.
     """
@@ -103,8 +96,8 @@ class Entry:
             live.timeline.cancelled(time.monotonic(), "server_stopped")
             raise
         except Exception:
-            live.timeline.failed(time.monotonic(), HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error")
-            raise
+            if await exchange.broke():
+                raise
         finally:
             CURRENT.reset(token)
             exchange.finish()
@@ -112,14 +105,15 @@ class Entry:
 
     async def _answer(self, exchange: _Exchange, scope: Scope) -> None:
         try:
-            self._refuse_without_engine()
-            await exchange.read_body()
-            if not takes_prism_object(scope["path"]) and _is_json(scope):
+            self._take_in(exchange.live)
+            whole = await exchange.read_body()
+            if whole and not takes_prism_object(scope["path"]) and _is_json(scope):
                 refuse_prism_field(exchange.body, scope["path"])
         except CallerError as error:
             await exchange.refuse(error)
             return
-        await self._pass_on(exchange, scope)
+        if whole:
+            await self._pass_on(exchange, scope)
         await exchange.settle()
 
     async def _pass_on(self, exchange: _Exchange, scope: Scope) -> None:
@@ -147,9 +141,12 @@ class Entry:
 
         await self._app(scope, again, send)
 
-    def _refuse_without_engine(self) -> None:
-        if self._health.state in (EngineState.STARTING, EngineState.DEAD):
-            raise _no_engine(self._health.state)
+    def _take_in(self, live: LiveRequest) -> None:
+        """Before a byte of the body is read: is there an engine, and room in its queue?"""
+        refusal = self._health.refusal()
+        if refusal is not None:
+            raise refusal
+        self._desk.intake.arrived(live)
 
     def _inner_scope(self, scope: Scope, request_id: str) -> tuple[Scope, str]:
         """The scope that vLLM's application sees, and the path as the client wrote it."""
@@ -171,7 +168,7 @@ class _Exchange:
         self, live: LiveRequest, route: InferenceRoute, health: EngineHealth, receive: Receive, send: Send
     ) -> None:
         self.body = b""
-        self._live = live
+        self.live = live
         self._route = route
         self._health = health
         self._receive = receive
@@ -183,47 +180,70 @@ class _Exchange:
         self._status: int | None = None
         self._watch: StreamWatch | None = None
         self._disconnected = False
-        self._late = asyncio.Event()
+        self._ending: RequestRefused | None = None
+        self._ended = asyncio.Event()
+        self._upload: asyncio.Timeout | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._refusal: CallerError | None = None
         live.on_deadline = self._watch_deadline
+        live.on_end = self.end
 
     # In
 
-    async def read_body(self) -> None:
-        self.body, self._unread = await _read(self._receive)
-        self._live.timeline.rendering_started(time.monotonic())
+    async def read_body(self) -> bool:
+        """Read all of it; False if the client went away meanwhile, or the request was given up."""
+        try:
+            async with asyncio.timeout(None) as self._upload:
+                self.body, self._unread = await _read(self._receive)
+        except TimeoutError:
+            return False
+        finally:
+            self._upload = None
+        self._disconnected = self._unread[-1]["type"] == "http.disconnect"
+        self.live.timeline.rendering_started(time.monotonic())
+        return not self._disconnected
 
     async def receive(self) -> Message:
-        """The client's next message; a disconnect also when the deadline has passed: vLLM then gives the request up."""
-        if self._late.is_set():
+        """The client's next message; a disconnect also when the request was given up, so that vLLM does so too."""
+        if self._ended.is_set():
             return {"type": "http.disconnect"}
-        message = self._unread.pop(0) if self._unread else await self._next_or_late()
-        if message["type"] == "http.disconnect" and not self._late.is_set():
+        message = self._unread.pop(0) if self._unread else await self._next_or_ended()
+        if message["type"] == "http.disconnect" and not self._ended.is_set():
             self._disconnected = True
         return message
 
-    async def _next_or_late(self) -> Message:
-        client, late = asyncio.ensure_future(self._receive()), asyncio.ensure_future(self._late.wait())
+    async def _next_or_ended(self) -> Message:
+        client, ended = asyncio.ensure_future(self._receive()), asyncio.ensure_future(self._ended.wait())
         try:
-            await asyncio.wait((client, late), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((client, ended), return_when=asyncio.FIRST_COMPLETED)
             return client.result() if client.done() else {"type": "http.disconnect"}
         finally:
             client.cancel()
-            late.cancel()
+            ended.cancel()
+
+    # Giving it up
+
+    def end(self, error: RequestRefused, outcome: Outcome) -> None:
+        """The request is over: vLLM sees a client that has gone, and `settle` tells the client why."""
+        if self._complete or self._ending is not None:
+            return
+        self._ending = error
+        self._say_outcome(outcome, error.status, error.reason)
+        self._ended.set()
+        if self._upload is not None:
+            self._upload.reschedule(0)
 
     def _watch_deadline(self, deadline: float) -> None:
         left = max(0.0, deadline - time.monotonic())
         self._timer = asyncio.get_running_loop().call_later(left, self._deadline_passed)
 
     def _deadline_passed(self) -> None:
-        if self._live.timeline.ttft_end is None and not self._complete:
-            self._late.set()
+        if self.live.timeline.ttft_end is None:
+            self.end(_too_late(), Outcome.REFUSED)
 
     # Out
 
     async def send(self, message: Message) -> None:
-        if self._late.is_set():
+        if self._ended.is_set():
             # What vLLM says to a client that it takes for gone; `settle` answers.
             return
         if message["type"] == "http.response.start":
@@ -234,25 +254,41 @@ class _Exchange:
             await self._send(message)
 
     async def settle(self) -> None:
-        """vLLM is done with the request; when it gave it up for the deadline, the client has not heard of that yet."""
-        if self._late.is_set() and not self._complete:
-            await self._answer_late()
+        """vLLM is done with the request; if it was given up, its client has not heard of that yet."""
+        if self._ending is not None and not self._complete:
+            await self._answer_with(self._ending)
 
     async def refuse(self, error: CallerError) -> None:
         """Answer with an error object, in place of whatever was to come."""
-        self._refusal = error
+        reason = error.reason if isinstance(error, RequestRefused) else "invalid_request"
+        self._say_outcome(Outcome.REFUSED, error.status, reason)
+        await self._answer_with(error)
+
+    async def broke(self) -> bool:
+        """The application raised: tell the client, if it can still be told; False if a dead engine explains it."""
+        dead = self._health.state is EngineState.DEAD
+        self._say_outcome(Outcome.FAILED, HTTPStatus.INTERNAL_SERVER_ERROR, "engine_dead" if dead else "internal_error")
+        if not self._complete and not self._disconnected and (dead or self._started):
+            await self._answer_with(engine_dead() if dead else _broken())
+        return not dead
+
+    async def _answer_with(self, error: CallerError) -> None:
+        """An error object as the whole answer, or as the end of a stream that had begun."""
+        begun, self._started, self._complete, self._head = self._started, True, True, None
+        if begun:
+            body = self._route.error_events(error)
+            await self._send({"type": "http.response.body", "body": body, "more_body": False})
+            return
         self._status = error.status
-        self._head = None
-        self._started = self._complete = True
-        await _send_error(_with_request_id(self._send, self._live.timeline.request_id), error)
+        await _send_error(_with_request_id(self._send, self.live.timeline.request_id), error)
 
     async def _start(self, message: Message) -> None:
         self._status = message["status"]
         headers = MutableHeaders(raw=message["headers"])
-        headers["x-request-id"] = self._live.timeline.request_id
+        headers["x-request-id"] = self.live.timeline.request_id
         self._head = message
         if headers.get("content-type", "").startswith("text/event-stream"):
-            self._live.timeline.info.streamed = True
+            self.live.timeline.info.streamed = True
             if self._route.content_of is not None:
                 self._watch = StreamWatch(self._route.content_of)
             await self._send_head()
@@ -269,11 +305,13 @@ class _Exchange:
     async def _whole_answer(self, message: Message, body: bytes) -> None:
         if self._status == HTTPStatus.INTERNAL_SERVER_ERROR and self._health.state is EngineState.DEAD:
             # vLLM tells its engine's death as a plain 500, which a client would not try again.
-            await self.refuse(_no_engine(EngineState.DEAD))
+            error = engine_dead()
+            self._say_outcome(Outcome.FAILED, error.status, error.reason)
+            await self._answer_with(error)
             return
-        if self._status == HTTPStatus.OK and self._live.names:
-            await self._live.wait_for_facts(FACTS_GRACE_SECONDS)
-            self._live.timeline.info.finish_reasons = tuple(finish_reasons(body))
+        if self._status == HTTPStatus.OK and self.live.names:
+            await self.live.wait_for_facts(FACTS_GRACE_SECONDS)
+            self.live.timeline.info.finish_reasons = tuple(finish_reasons(body))
             self._add_headers()
         await self._send_head()
         await self._send(message)
@@ -281,17 +319,17 @@ class _Exchange:
     async def _stream_chunk(self, message: Message, body: bytes) -> None:
         first = self._watch is not None and self._watch.look(body)
         if self._route.usage_chunk and is_usage_chunk(body):
-            await self._live.wait_for_facts(FACTS_GRACE_SECONDS)
-            message = {**message, "body": with_field(body, "prism", response_object(self._live))}
+            await self.live.wait_for_facts(FACTS_GRACE_SECONDS)
+            message = {**message, "body": with_field(body, "prism", response_object(self.live))}
         await self._send(message)
         if first and self._watch is not None:
             self._first_content_sent(self._watch.first_choice or 0)
 
     def _first_content_sent(self, choice: int) -> None:
-        names = self._live.names
+        names = self.live.names
         name = names[choice] if choice < len(names) else None
-        held_back = self._live.tokens.get(name, (0, 0))[0] if name is not None else 0
-        self._live.timeline.first_content_sent(time.monotonic(), name, held_back)
+        held_back = self.live.tokens.get(name, (0, 0))[0] if name is not None else 0
+        self.live.timeline.first_content_sent(time.monotonic(), name, held_back)
 
     async def _send_head(self) -> None:
         if self._head is not None:
@@ -301,20 +339,8 @@ class _Exchange:
     def _add_headers(self) -> None:
         if self._head is not None:
             headers = MutableHeaders(raw=self._head["headers"])
-            for name, value in response_headers(self._live).items():
+            for name, value in response_headers(self.live).items():
                 headers[name] = value
-
-    async def _answer_late(self) -> None:
-        error = RequestRefused(
-            "The deadline passed before a first token; raise prism.deadline_seconds or try again later.",
-            status=HTTPStatus.GATEWAY_TIMEOUT,
-        )
-        if not self._started:
-            await self.refuse(error)
-            return
-        self._refusal, self._complete = error, True
-        body = b"data: " + error_body(error) + b"\n\ndata: [DONE]\n\n"
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     # The end
 
@@ -322,26 +348,33 @@ class _Exchange:
         """Says how it ended, if nothing has said so yet."""
         if self._timer is not None:
             self._timer.cancel()
-        timeline, now = self._live.timeline, time.monotonic()
+        timeline, now = self.live.timeline, time.monotonic()
         if self._watch is not None and self._watch.finish_reasons:
             timeline.info.finish_reasons = tuple(self._watch.finish_reasons)
-        if self._live.tokens:
-            timeline.info.output_tokens = sum(before + last for before, last in self._live.tokens.values())
+        if self.live.tokens:
+            timeline.info.output_tokens = sum(before + last for before, last in self.live.tokens.values())
         self._outcome(timeline, now, self._status or 0)
 
     def _outcome(self, timeline: RequestTimeline, now: float, status: int) -> None:
-        if self._refusal is not None:
-            timeline.refused(now, self._refusal.status, _reason(self._refusal.status))
-        elif self._disconnected and not self._complete:
+        if self._disconnected and not self._complete:
             timeline.cancelled(now)
-        elif status >= HTTPStatus.INTERNAL_SERVER_ERROR or (self._watch is not None and self._watch.failed):
+        elif status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             timeline.failed(now, status, _reason(status))
+        elif self._watch is not None and self._watch.failed:
+            timeline.failed(now, status, "engine_dead" if self._health.state is EngineState.DEAD else "stream_error")
         elif status >= HTTPStatus.BAD_REQUEST:
             timeline.refused(now, status, _reason(status))
         elif self._disconnected or not self._complete:
             timeline.cancelled(now)
         else:
             timeline.finished(now, status)
+
+    def _say_outcome(self, outcome: Outcome, status: int, reason: str) -> None:
+        timeline, now = self.live.timeline, time.monotonic()
+        if outcome is Outcome.REFUSED:
+            timeline.refused(now, status, reason)
+        else:
+            timeline.failed(now, status, reason)
 
 
 def response_object(live: LiveRequest) -> dict[str, Any]:
@@ -384,14 +417,26 @@ def _request_info(inner: Scope, shown: str, route: InferenceRoute, headers: Head
     )
 
 
-def _no_engine(state: EngineState) -> RequestRefused:
-    if state is EngineState.DEAD:
-        return RequestRefused("The engine has died; this replica will be restarted, try again.", status=503)
-    return RequestRefused("The model is still loading; try again.", status=503, retry_after_s=5)
+def _too_late() -> RequestRefused:
+    text = "The deadline passed before a first token; raise prism.deadline_seconds or try again later."
+    return RequestRefused(text, status=HTTPStatus.GATEWAY_TIMEOUT, reason="deadline")
+
+
+def _broken() -> RequestRefused:
+    text = "The service failed at this request; try again, and tell its operator the x-request-id if it fails again."
+    return RequestRefused(text, status=HTTPStatus.INTERNAL_SERVER_ERROR, reason="internal_error")
 
 
 def _reason(status: int) -> str:
-    return {400: "invalid_request", 404: "unknown_model", 429: "queue_full", 504: "deadline"}.get(status, str(status))
+    reasons = {
+        400: "invalid_request",
+        401: "unauthorized",
+        404: "unknown_model",
+        413: "too_large",
+        429: "queue_full",
+        504: "deadline",
+    }
+    return reasons.get(status, str(status))
 
 
 def _is_json(scope: Scope) -> bool:

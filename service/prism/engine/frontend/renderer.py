@@ -26,7 +26,7 @@ from vllm.renderers import ChatParams, merge_kwargs
 from vllm.renderers.online_renderer import OnlineRenderer
 
 from prism.config.schema import Reorder
-from prism.errors import InvalidRequest
+from prism.errors import InvalidRequest, RequestRefused
 
 from .plan import PLAN_KEY, DraftPlan
 from .prism_field import FIELD, PrismField, check_hints, read_prism_field, refuse_prism_field
@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 RenderSettings = Callable[[], tuple[Reorder, int]]
 """The setting `reorder` in force, and the generation it is of."""
+
+
+OnRendered = Callable[[list[int], int], None]
 
 
 class RefusedRequest(InvalidRequest, VLLMValidationError):
@@ -57,22 +60,29 @@ class PrismRenderer(OnlineRenderer):
 
     Args:
         settings: asked once per request, so that everything rendering decides is of one generation.
+        on_rendered: told each prompt's tokens, and how many engine requests there will be of each; may refuse them.
         args, kwargs: those of vLLM's renderer.
     """
 
-    def __init__(self, *args: Any, settings: RenderSettings, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, settings: RenderSettings, on_rendered: OnRendered = lambda *_: None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._settings = settings
+        self._on_rendered = on_rendered
         self._segmenter: Segmenter | None = None
         self._segmenter_made = False
         self._failures: set[str] = set()
 
     @classmethod
-    def from_stock(cls, stock: OnlineRenderer, settings: RenderSettings) -> PrismRenderer:
+    def from_stock(
+        cls, stock: OnlineRenderer, settings: RenderSettings, on_rendered: OnRendered = lambda *_: None
+    ) -> PrismRenderer:
         """The same renderer with segments: shares everything with one that vLLM has already built."""
         own = cls.__new__(cls)
         own.__dict__.update(stock.__dict__)
         own._settings = settings
+        own._on_rendered = on_rendered
         own._segmenter = None
         own._segmenter_made = False
         own._failures = set()
@@ -105,6 +115,7 @@ class PrismRenderer(OnlineRenderer):
         result = await super().render_chat(request, skip_mm_cache=skip_mm_cache)
         if isinstance(result, tuple) and any(PLAN_KEY not in engine_input for engine_input in result[1]):
             self._attach_plain(result[1], self._field(request), request.messages)
+            self._rendered(request, result[1])
         return result
 
     async def preprocess_chat(
@@ -145,6 +156,7 @@ class PrismRenderer(OnlineRenderer):
             for engine_input in engine_inputs:
                 plan = self._chat_plan(request, field, messages, params, tool_dicts or [], engine_input)
                 cast("dict[str, Any]", engine_input)[PLAN_KEY] = plan
+        self._rendered(request, engine_inputs)
         return conversation, engine_inputs
 
     async def preprocess_completion(
@@ -168,7 +180,15 @@ class PrismRenderer(OnlineRenderer):
         )
         if not isinstance(request, TokenizeCompletionRequest):
             self._attach_plain(engine_inputs, field, ())
+            self._rendered(request, engine_inputs)
         return engine_inputs
+
+    def _rendered(self, request: object, engine_inputs: Sequence[EngineInput]) -> None:
+        lengths = [len(cast("dict[str, Any]", one).get("prompt_token_ids") or ()) for one in engine_inputs]
+        try:
+            self._on_rendered(lengths, getattr(request, "n", None) or 1)
+        except RequestRefused as refusal:
+            raise RefusedRequest(refusal.message) from None
 
     def _field(self, request: object) -> PrismField | None:
         if isinstance(request, (TokenizeChatRequest, TokenizeCompletionRequest)):

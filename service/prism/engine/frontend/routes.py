@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from prism.engine.frontend.compatibility import WITH_SEGMENTS
 from prism.engine.frontend.sse import (
     ContentOf,
+    ErrorEvents,
     chat_content,
     completion_content,
+    error_events,
     messages_content,
+    messages_error_events,
     responses_content,
+    responses_error_events,
 )
 
 
@@ -22,18 +26,20 @@ class InferenceRoute:
         operation: `gen_ai.operation.name`.
         content_of: tells which event of its stream carries content; None for a route that does not stream.
         usage_chunk: whether its stream has a usage chunk, where the client asked for it.
+        error_events: how a begun stream says that it can't go on.
     """
 
     operation: str
     content_of: ContentOf | None = None
     usage_chunk: bool = False
+    error_events: ErrorEvents = error_events
 
 
 INFERENCE: dict[str, InferenceRoute] = {
     "/v1/chat/completions": InferenceRoute("chat", chat_content, usage_chunk=True),
     "/v1/completions": InferenceRoute("text_completion", completion_content, usage_chunk=True),
-    "/v1/responses": InferenceRoute("chat", responses_content),
-    "/v1/messages": InferenceRoute("chat", messages_content),
+    "/v1/responses": InferenceRoute("chat", responses_content, error_events=responses_error_events),
+    "/v1/messages": InferenceRoute("chat", messages_content, error_events=messages_error_events),
     "/v1/chat/completions/batch": InferenceRoute("chat"),
     "/inference/v1/generate": InferenceRoute("text_completion", completion_content),
     "/invocations": InferenceRoute("chat", chat_content, usage_chunk=True),

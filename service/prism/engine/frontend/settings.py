@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from prism.config.schema import PrismSpec, Reorder
 from prism.engine.wire import SettingsAdopted, SettingsRefused
+from prism.telemetry.log import event
 
 _logger = logging.getLogger(__name__)
 
@@ -70,10 +71,24 @@ class EngineSettings:
         self._engines[engine] = Announced(fact.generation, fact.digest, fact.source, fact.uid, fact.role, spec)
         self._refusals.pop(engine, None)
         if len({announced.digest for announced in self._engines.values()}) == 1:
-            self._in_force = self._engines[engine]
+            self._adopt(self._engines[engine])
 
     def refused(self, engine: int, fact: SettingsRefused) -> None:
         self._refusals[engine] = Refusal(fact.reason, fact.message, fact.digest, fact.at)
+        words = event("settings_refused", engine=engine, reason=fact.reason, why=fact.message, digest=fact.digest[:12])
+        _logger.warning("A settings document was refused; what was in force stays.", extra=words)
+
+    def _adopt(self, announced: Announced) -> None:
+        if announced.digest != self._in_force.digest or announced.generation != self._in_force.generation:
+            words = event(
+                "settings_adopted",
+                generation=announced.generation,
+                source=announced.source,
+                role=announced.role,
+                digest=announced.digest[:12],
+            )
+            _logger.info("Settings are in force.", extra=words)
+        self._in_force = announced
 
     def as_json(self) -> dict[str, Any]:
         """The answer of `GET /prism/v1/settings`."""

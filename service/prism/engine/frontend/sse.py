@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import Any
+
+from prism.errors import CallerError
 
 _USAGE = b'"usage":{'
 _NO_CHOICES = b'"choices":[]'
 _FINISH = re.compile(rb'"finish_reason":\s*"(\w+)"')
-_ERROR = b'data: {"error":'
+_ERRORS = (b'data: {"error":', b'data: {"type":"error"')
 
 
 def chat_content(event: dict[str, Any]) -> int | None:
@@ -87,8 +90,39 @@ class StreamWatch:
     def _note_end(self, body: bytes) -> None:
         if b'"finish_reason":"' in body:
             self.finish_reasons += finish_reasons(body)
-        if _ERROR in body:
+        if any(mark in body for mark in _ERRORS):
             self.failed = True
+
+
+def error_events(error: CallerError) -> bytes:
+    """The end of a begun chat or completion stream that can't go on."""
+    return b"data: " + error_body(error) + b"\n\ndata: [DONE]\n\n"
+
+
+def responses_error_events(error: CallerError) -> bytes:
+    """The same of the responses API."""
+    event = {"type": "error", "code": str(error.status), "message": error.message, "param": error.param}
+    return b"event: error\ndata: " + _compact(event) + b"\n\n"
+
+
+def messages_error_events(error: CallerError) -> bytes:
+    """The same of the messages API."""
+    kind = "overloaded_error" if error.status == HTTPStatus.SERVICE_UNAVAILABLE else "api_error"
+    event = {"type": "error", "error": {"type": kind, "message": error.message}}
+    return b"event: error\ndata: " + _compact(event) + b"\n\n"
+
+
+ErrorEvents = Callable[[CallerError], bytes]
+
+
+def error_body(error: CallerError) -> bytes:
+    """An error object in OpenAI's form."""
+    fields = {"message": error.message, "type": error.type, "param": error.param, "code": error.status}
+    return json.dumps({"error": fields}).encode()
+
+
+def _compact(event: dict[str, Any]) -> bytes:
+    return json.dumps(event, separators=(",", ":")).encode()
 
 
 def finish_reasons(body: bytes) -> list[str]:

@@ -1,0 +1,44 @@
+"""Signals that a whole process group gets, and a second one: the engine outlives the first, nothing the second."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from tests.faults.conftest import Client
+from tests.realserver import Served, serving
+
+pytestmark = [pytest.mark.faults, pytest.mark.engine, pytest.mark.timeout(700)]
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model_folder: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    flags = ["--grace-period", "60", "--drain-delay", "1"]
+    with serving(tiny_model_folder, repository, tmp_path_factory.mktemp("signals"), *flags) as running:
+        yield running
+
+
+async def test_the_groups_signal_leaves_the_engine_to_finish_and_a_second_one_cuts_it_off(
+    client: Client, server: Served
+) -> None:
+    family = server.server.children(recursive=True)
+    short, long = await client.stream(150).begun(), await client.stream(1950, "cut").begun()
+    os.killpg(server.process.pid, signal.SIGINT)
+    finished = await asyncio.wait_for(short.end(), 30)
+    assert finished.done
+    assert all(process.is_running() for process in family if "python" in process.name() or "VLLM" in process.name())
+    began = time.monotonic()
+    os.killpg(server.process.pid, signal.SIGTERM)
+    cut = await asyncio.wait_for(long.end(), 5)
+    status = await asyncio.to_thread(server.process.wait, 20)
+    assert '"ServiceUnavailableError"' in cut.text
+    assert (status, time.monotonic() - began < 10) == (4, True)
+    _, left = psutil.wait_procs(family, timeout=5)
+    assert left == []
+    assert server.events()[-3:] == ["drain_begins", "drain_hurried", "drain_ends"]
