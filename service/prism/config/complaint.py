@@ -17,6 +17,7 @@ _PHRASES = {
     "model_type": "must be a mapping of fields",
     "dict_type": "must be a mapping of names to text",
     "tuple_type": "must be a list",
+    "too_long": "must have at most {max_length} entries",
     "string_type": "must be text (put it in quotes)",
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",

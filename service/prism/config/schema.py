@@ -17,6 +17,14 @@ from pydantic.alias_generators import to_camel
 # Larger weights would not mean more, and their products with any count of requests stay exact below this.
 MAX_WEIGHT = 1_000_000
 MAX_COUNT = 2**31 - 1
+MAX_SECONDS = 7 * 24 * 3600
+
+# Kubernetes' own bounds on a label's key (a prefix of 253 and a name of 63) and value; how many one selector may hold
+# keeps a PrismConfig small and lets the API server check it.
+MAX_LABEL_KEY = 317
+MAX_LABEL_VALUE = 63
+MAX_LABELS = 32
+MAX_REQUIREMENTS = 16
 
 
 class ContractModel(BaseModel):
@@ -74,14 +82,17 @@ class LabelOperator(StrEnum):
     DOES_NOT_EXIST = "DoesNotExist"
 
 
+LabelValue = Annotated[str, Field(max_length=MAX_LABEL_VALUE)]
+
+
 class LabelRequirement(ContractModel):
     """One condition on a label."""
 
-    key: str = Field(min_length=1)
+    key: str = Field(min_length=1, max_length=MAX_LABEL_KEY)
     """The label's key."""
     operator: LabelOperator = Field(strict=False)
     """How the label is compared: `In` and `NotIn` with `values`, `Exists` and `DoesNotExist` without."""
-    values: tuple[str, ...] = Field(default=(), strict=False)
+    values: tuple[LabelValue, ...] = Field(default=(), strict=False, max_length=MAX_LABELS)
     """The values that `In` and `NotIn` compare with."""
 
     @model_validator(mode="after")
@@ -97,9 +108,9 @@ class LabelRequirement(ContractModel):
 class Selector(ContractModel):
     """Which InferenceServices of the same namespace the settings are for; Kubernetes' own label selector."""
 
-    match_labels: dict[str, str] = Field(default_factory=dict)
+    match_labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=MAX_LABELS)
     """Labels that a service must carry, each with exactly this value."""
-    match_expressions: tuple[LabelRequirement, ...] = Field(default=(), strict=False)
+    match_expressions: tuple[LabelRequirement, ...] = Field(default=(), strict=False, max_length=MAX_REQUIREMENTS)
     """Further conditions; all must hold."""
 
 
@@ -253,7 +264,7 @@ class Rollout(ContractModel):
 
     canary: Canary = 1
     """How many pods try a change first: a number, or a percentage of each service's pods such as "10%"."""
-    watch_seconds: float = Field(default=300.0, gt=0)
+    watch_seconds: float = Field(default=300.0, gt=0, le=MAX_SECONDS)
     """Seconds for which the tried pods are compared with the others."""
     min_samples: Whole = Field(default=300, ge=1, le=MAX_COUNT)
     """Requests that each side must have served before they are compared."""
