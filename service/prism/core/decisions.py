@@ -274,6 +274,18 @@ class Decisions:
         self.room.resume(prompt.waiting)
         return True
 
+    def wait_again(self, request: str) -> None:
+        """A request that was taken and not admitted takes its place in the queue again.
+
+        Raises:
+            KeyError: it is not here.
+        """
+        waiting = self._prompts[request].waiting
+        if waiting.active:
+            self.room.resume(waiting)
+        else:
+            self.room.add(waiting)
+
     def settle(self, request: str, cached_blocks: int) -> None:
         """A request gives its blocks back; the first `cached_blocks` of its chain hold KV."""
         prompt = self._prompts.get(request)

@@ -247,14 +247,7 @@ class DemandAwareRadixTree:
     def match(self, hashes: Sequence[Hash]) -> int:
         """How many leading blocks of this chain the cache holds or is about to hold."""
         index = self._index
-        low, high = 0, len(hashes)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if hashes[middle - 1] in index:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return bisect_left(hashes, True, key=lambda block_hash: block_hash not in index)
 
     def head(self, namespace: str, identities: Sequence[bytes]) -> Anchor | None:
         """The anchor after these segments, or None if no such prefix is there."""

@@ -235,6 +235,25 @@ def test_a_request_that_waits_for_an_adapters_slot_is_passed_and_served_once_it_
     assert not any(one.leftovers().values())
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_one_that_vllm_stepped_over_and_that_no_longer_fits_does_not_stop_the_queue(
+    rig: RigFactory, policy: str
+) -> None:  # B3
+    scheduler = changed(PrismAsyncScheduler, vllm_config=with_one_adapter)
+    one = rig(scheduler, tight(14, policy=policy))
+    grows = LoRARequest("b", 2, "/nowhere")
+    one.add_made(one.make("grows", tokens_of("grows", 13 * BLOCK - 4), 3 * BLOCK, lora_request=grows))
+    while not (one.scheduler.requests and one.request("grows").num_preemptions):
+        one.move()
+    # While this adapter's request runs there is no slot for the other adapter, which vLLM steps over.
+    other = LoRARequest("a", 1, "/nowhere")
+    one.add_made(one.make("other", tokens_of("other", BLOCK), 8, lora_request=other))
+    one.run_for(60)
+    one.add("late", tokens_of("late", BLOCK - 2))
+    one.run_for(60)
+    assert {"other", "late"} <= set(one.finished)
+
+
 class Anything(StructuredOutputGrammar):
     """A grammar that takes every token."""
 

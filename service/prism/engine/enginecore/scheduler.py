@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
@@ -140,7 +141,7 @@ class DemandAwareScheduling(_Base):
         self._adopt_settings()
         now = self.now()
         self.decisions.begin_pass(now)
-        if not self.running and self.waiting:
+        if not self.running and (self.waiting or self.skipped_waiting):
             self._let_a_fitting_one_go_first()
         self._step_began = time.monotonic()
         self._own_seconds = time.perf_counter() - began
@@ -365,9 +366,21 @@ class DemandAwareScheduling(_Base):
 
     def _let_a_fitting_one_go_first(self) -> None:
         """Nothing runs, so nothing will make room: a head that does not fit must not stop those that do."""
+        self._take_back_what_does_not_fit()
         head = self.decisions.head(self.now())
         if head is not None and not self._fits(head.waiting):
             self.decisions.room.step_over_head(self._fits)
+
+    def _take_back_what_does_not_fit(self) -> None:
+        """vLLM serves what it had stepped over before the waiting queue, and stops there if it can't be allocated."""
+        while self.skipped_waiting:
+            request = self.skipped_waiting.peek_request()
+            prompt = self.decisions.prompt(request.request_id)
+            if prompt is None or self._is_blocked_waiting_status(request.status) or self._fits(prompt.waiting):
+                return
+            self.skipped_waiting.pop_request()
+            self._stepped_over.pop(request.request_id, None)
+            self.decisions.wait_again(request.request_id)
 
     def _fits(self, waiting: Waiting) -> bool:
         request, manager = self.requests[waiting.request], self.kv_cache_manager
@@ -390,15 +403,9 @@ class DemandAwareScheduling(_Base):
 
     def _cached_blocks(self, request: Request) -> int:
         """How many leading blocks of its chain hold KV now. Prefixes go tail first, so halving finds the end."""
-        pool, hashes, stride = self.kv_cache_manager.block_pool, request.block_hashes, self._group_stride
-        low, high = 0, len(hashes) // stride
-        while low < high:
-            middle = (low + high + 1) // 2
-            if pool.get_cached_block(hashes[middle * stride - 1], [self._group]) is not None:
-                low = middle
-            else:
-                high = middle - 1
-        return low * stride
+        pool, stride, groups = self.kv_cache_manager.block_pool, self._group_stride, [self._group]
+        ends = request.block_hashes[stride - 1 :: stride]
+        return stride * bisect_left(ends, True, key=lambda end: pool.get_cached_block(end, groups) is None)
 
     def _attention_group(self) -> tuple[int, int]:
         """The KV cache group that keeps whole prefixes, if there is one, and its block size in hashed blocks."""
