@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prism.core.segments import PromptPlan, Segment, segment_identity
 
@@ -116,43 +116,33 @@ class Known(NamedTuple):
     here: bool
 
 
-_UNKNOWN = Known(False, False)
-
-
 class SegmentMemory:
     """The segments admitted lately, by themselves and by what stood before them."""
 
     def __init__(self, capacity: int = 16_384) -> None:
-        self._identities = _Lately(capacity)
-        self._paths = _Lately(capacity)
+        self._capacity = capacity
+        self._identities: OrderedDict[bytes, None] = OrderedDict()
+        self._paths: OrderedDict[int, None] = OrderedDict()
 
     def admit(self, plan: PromptPlan) -> list[Known]:
         """What was known of each segment of a prompt until now; from now on all are."""
-        path = 0
+        identities, paths, path = self._identities, self._paths, 0
         known = []
         for segment in plan.segments:
-            path = hash((path, segment.identity))
-            known.append(Known(self._identities.meet(segment.identity), self._paths.meet(path)))
+            identity = segment.identity
+            path = hash((path, identity))
+            known.append(Known(identity in identities, path in paths))
+            identities[identity] = paths[path] = None
+            identities.move_to_end(identity)
+            paths.move_to_end(path)
+        _forget_oldest(identities, self._capacity)
+        _forget_oldest(paths, self._capacity)
         return known
 
 
-class _Lately:
-    """A bounded set; who was met longest ago is forgotten first."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._met: OrderedDict[bytes | int, None] = OrderedDict()
-
-    def meet(self, one: bytes | int) -> bool:
-        """Whether this one was met before; from now on it was."""
-        met = self._met
-        if one in met:
-            met.move_to_end(one)
-            return True
-        met[one] = None
-        if len(met) > self._capacity:
-            met.popitem(last=False)
-        return False
+def _forget_oldest(memory: OrderedDict[Any, Any], capacity: int) -> None:
+    while len(memory) > capacity:
+        memory.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,43 +186,43 @@ def judge(
     if not prefix.hashes:
         # Nothing is cached: the prompt fills no block, or the engine caches no prefixes.
         return ()
-    segments: Sequence[Segment | _Whole] = plan.segments or [_Whole(prefix.prompt_tokens)]
-    skipped = max(0, len(segments) - MAX_JUDGED)
+    if not plan.segments:
+        return (_whole(prefix, given_up),)
+    size, cached = prefix.block_tokens, prefix.tokens
     verdicts: list[SegmentReuse] = []
     missed = False
-    for segment, what in zip(segments[skipped:], known[skipped:] or [_UNKNOWN], strict=True):
-        verdict = _judge(segment, what, prefix, given_up, missed)
-        missed = missed or verdict.reuse is not Reuse.HIT
-        verdicts.append(verdict)
+    for segment, what in zip(plan.segments[-MAX_JUDGED:], known[-MAX_JUDGED:], strict=True):
+        start, end = segment.start, segment.end
+        found, loss = min(max(cached - start, 0), end - start), None
+        if cached >= end or (found and cached >= end - end % size):
+            reuse = Reuse.HIT
+        else:
+            reuse, loss = _miss(start, found, what, prefix, given_up, missed)
+            missed = True
+        identity = segment.identity[:SHORT_IDENTITY_BYTES]
+        verdicts.append(SegmentReuse(segment.kind, start, end, identity, found, reuse, loss))
     return tuple(verdicts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """A prompt without segments, in the place of one."""
-
-    end: int
-    start: int = 0
-    kind: str = PLAIN
-    identity: bytes = b""
-
-
-def _judge(
-    segment: Segment | _Whole, known: Known, prefix: CachedPrefix, given_up: GivenUpPrefixes, missed: bool
-) -> SegmentReuse:
-    found = min(max(prefix.tokens - segment.start, 0), segment.end - segment.start)
-    reuse, loss = _reuse(segment, known, prefix, given_up, found, missed)
-    identity = segment.identity[:SHORT_IDENTITY_BYTES]
-    return SegmentReuse(str(segment.kind), segment.start, segment.end, identity, found, reuse, loss)
+def _whole(prefix: CachedPrefix, given_up: GivenUpPrefixes) -> SegmentReuse:
+    """The verdict on a prompt without segments: there is no memory of such, but of what they had in common."""
+    found, loss = prefix.tokens, None
+    if found >= prefix.full_tokens:
+        reuse = Reuse.HIT
+    else:
+        reuse, loss = _miss(0, found, Known(False, False), prefix, given_up, missed=False)
+    return SegmentReuse(PLAIN, 0, prefix.prompt_tokens, b"", found, reuse, loss)
 
 
-def _reuse(
-    segment: Segment | _Whole, known: Known, prefix: CachedPrefix, given_up: GivenUpPrefixes, found: int, missed: bool
+def _miss(
+    start: int, found: int, known: Known, prefix: CachedPrefix, given_up: GivenUpPrefixes, missed: bool
 ) -> tuple[Reuse, Loss | None]:
-    whole_blocks_end = segment.end // prefix.block_tokens * prefix.block_tokens
-    if prefix.tokens >= segment.end or (found and prefix.tokens >= whole_blocks_end):
-        return Reuse.HIT, None
-    first = max(segment.start, prefix.tokens)
+    """Why a segment that begins at token `start` and of which `found` tokens were cached did not hit.
+
+    Args:
+        missed: whether one before it missed; otherwise it is where the cached prefix ends.
+    """
+    first = max(start, prefix.tokens)
     if first >= prefix.full_tokens:
         return Reuse.SHORT_BLOCK, None
     if not missed and prefix.all_cached:
@@ -267,8 +257,7 @@ class OtherTenants:
                 self._senders[content] = None
                 out.add(segment.identity[:SHORT_IDENTITY_BYTES])
             self._senders.move_to_end(content)
-        while len(self._senders) > self._capacity:
-            self._senders.popitem(last=False)
+        _forget_oldest(self._senders, self._capacity)
         return frozenset(out)
 
 
