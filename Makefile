@@ -1,6 +1,6 @@
 # Every target sets up what it needs. The first run fetches vLLM, PyTorch and a small model; later ones start at once.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-exact test-cluster test-cluster-long test-e2e test-kubernetes kubernetes image lint format lock check-lock chart clean
+.PHONY: help setup demo serve test test-exact test-faults test-cluster test-cluster-long test-e2e test-kubernetes kubernetes image docs lint format lock check-lock chart crd clean
 
 BIN := .venv/bin
 
@@ -18,6 +18,9 @@ test: setup ## the quick tests (ARGS="-k tree" for some of them)
 
 test-exact: setup ## 200 real requests, PRISM against stock vLLM, token for token (about half an hour)
 	@$(BIN)/pytest -m exact --timeout=7200 -s $(ARGS)
+
+test-faults: setup ## a real server killed, stopped, drained, overloaded and hung up on (about six minutes)
+	@$(BIN)/pytest -m faults --timeout=700 tests/faults $(ARGS)
 
 lint: setup ## ruff, mypy (strict) and the import contracts
 	@$(BIN)/ruff check .
@@ -39,6 +42,13 @@ chart: setup ## write the chart's README, values schema and dashboard, and lint 
 	@PYTHONPATH=charts $(BIN)/python -m prism_chart
 	@helm=$${HELM:-$$(command -v helm)}; if [ -n "$$helm" ]; then "$$helm" lint --strict charts/prism; \
 		else echo "helm is not installed here: the chart was not linted"; fi
+
+crd: setup ## write the CRD of PrismConfig into the chart, from the schema
+	@$(BIN)/python -m prism.config.crd charts/prism/templates/crd-prismconfigs.yaml
+
+docs: setup ## the documentation site, strictly, into .cache/site (open .cache/site/index.html)
+	@$(BIN)/python -m prism.config.reference docs/configuration.md
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 kubernetes: setup ## Kubernetes, Helm, Jaeger and images for the tests below, kept in ~/.cache/prism/cluster (25 minutes once)
 	@PYTHONPATH=tests/cluster $(BIN)/python -m realcluster.prepare

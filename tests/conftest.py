@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from markdown_it import MarkdownIt
 
 from prism.bench.models import tiny_model
 
 REPOSITORY = Path(__file__).parent.parent
+
+_PAGES = ("README.md", "CONTRIBUTING.md", "charts/prism/README.md")
+"""What is read beside the site."""
 
 pytest_plugins = ["realcluster.fixtures"]
 
@@ -40,3 +46,38 @@ def larger_data() -> Path:
     if not (folder / "rag").is_dir():
         pytest.skip("needs the larger data: set PRISM_DATA to their folder")
     return folder
+
+
+class CodeBlock(NamedTuple):
+    """A fenced or indented block of a page; `language` is empty where none is named."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+@pytest.fixture(scope="session")
+def pages(repository: Path) -> dict[str, str]:
+    """The documentation: each page's path in the checkout, and its text with the examples that it includes."""
+    examples = repository / "docs" / "examples"
+    found = [*(repository / "docs").rglob("*.md"), *(repository / name for name in _PAGES)]
+
+    def included(text: str) -> str:
+        return re.sub(r'^--8<-- "(.*)"$', lambda match: (examples / match[1]).read_text(), text, flags=re.MULTILINE)
+
+    return {str(path.relative_to(repository)): included(path.read_text(encoding="utf-8")) for path in sorted(found)}
+
+
+@pytest.fixture(scope="session")
+def code_blocks(pages: dict[str, str]) -> list[CodeBlock]:
+    """All of them, in the order of the pages."""
+    return [
+        CodeBlock(page, (token.map or [0])[0] + 1, token.info.strip(), token.content)
+        for page, text in pages.items()
+        for token in MarkdownIt("commonmark").parse(text)
+        if token.type in ("fence", "code_block")
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from prism.config.document import REASONS, in_force, parse_document
 from prism.config.reference import reference_markdown
@@ -55,3 +56,8 @@ def test_every_reason_is_explained() -> None:
 def test_the_example_is_a_settings_file() -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
     assert in_force(parse_document(example.encode()), None).spec.scheduler.cold_lane.quota == 0.2
+
+
+def test_the_committed_page_is_the_generated_one(repository: Path) -> None:
+    written = (repository / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert written == PAGE, "python -m prism.config.reference docs/configuration.md"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prism.config.document import LIMIT_BYTES, REASONS, Settings, to_document
@@ -120,3 +122,7 @@ def _default(field: Schema, held: Schema) -> str:
     if field.get("default", ...) is None:
         return "unset"
     return "" if held.get("type") == "object" else f"`{json.dumps(field['default'])}`"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(reference_markdown(), encoding="utf-8")
