@@ -76,3 +76,10 @@ def test_the_launchers_key_may_not_be_given() -> None:
 def test_prisms_own_arguments_are_read() -> None:
     own = parse_arguments(["--prism-config", "/etc/x.yaml", "--admin-port", "0", "--step-timeout", "5"])[1]
     assert (own.config_path, own.admin_port, own.step_timeout_s) == ("/etc/x.yaml", 0, 5.0)
+
+
+def test_a_recording_that_cannot_be_written_is_refused_at_start(tmp_path: Path) -> None:
+    assert parse_arguments(["--record", str(tmp_path / "x"), "--record-max-mb", "2"])[1].record_max_bytes == 2 << 20
+    for path in (tmp_path, tmp_path / "nowhere" / "x"):
+        with pytest.raises(UnsupportedArgument, match="name a file in a folder"):
+            parse_arguments(["--record", str(path)])

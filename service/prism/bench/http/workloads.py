@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from prism.bench.arrivals import poisson_times
 from prism.bench.http.load import CHAT_ROUTE, Session, Turn
 from prism.bench.passages import DATA, questions
 from prism.bench.rag_load import draw_load, sessions
-from prism.bench.workloads import poisson_times
 from prism.errors import CallerError, InvalidRequest
 
 COMPLETIONS_ROUTE = "/v1/completions"
