@@ -52,11 +52,12 @@ _ACTIVE, _PREDICTED, _QUEUED = (_by_default(Weights, field) for field in ("activ
 
 
 def _weights_rule(above: str, below: str, names: tuple[str, str]) -> Schema:
-    said = f"'weights must be strictly ordered, active > predicted > queued: raise {names[0]} (' + string({above})"
+    # The values themselves are not named: the API server does not allow what it would cost to print them.
+    defaults = ", ".join(f"{name} {model.default:g}" for name, model in Weights.model_fields.items())
+    advice = f"raise {names[0]} or lower {names[1]} (left out they are {defaults})"
     return {
         "rule": f"{above} > {below}",
-        "messageExpression": f"{said} + ') or lower {names[1]} (' + string({below}) + ')'",
-        "message": "weights must be strictly ordered, active > predicted > queued",
+        "message": f"weights must be strictly ordered, active > predicted > queued: {advice}",
         "reason": "FieldValueInvalid",
     }
 
