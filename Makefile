@@ -1,6 +1,6 @@
 # Every target sets up what it needs. The first run fetches vLLM, PyTorch and a small model; later ones start at once.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-exact test-faults test-cluster test-cluster-long test-e2e test-kubernetes kubernetes image docs lint format lock check-lock chart crd clean
+.PHONY: help setup demo serve test test-exact test-faults test-cluster test-cluster-long test-e2e test-kubernetes kubernetes image sim-quick results results-headline docs lint format lock check-lock chart crd clean
 
 BIN := .venv/bin
 
@@ -45,6 +45,16 @@ chart: setup ## write the chart's README, values schema and dashboard, and lint 
 
 crd: setup ## write the CRD of PrismConfig into the chart, from the schema
 	@$(BIN)/python -m prism.config.crd charts/prism/templates/crd-prismconfigs.yaml
+
+sim-quick: setup ## the promises in the simulator, in small: fails when one is broken (about three minutes)
+	@$(BIN)/python -m prism.bench.sim_quick
+
+results: setup ## all cells that are missing, then docs/results (hours; goes on where it was left; ARGS="load --seeds 2")
+	@$(BIN)/python -m prism.bench.results run $(ARGS)
+
+results-headline: setup ## the main figures made anew, and compared with those in docs/results (about half an hour)
+	@$(BIN)/python -m prism.bench.results headline
+	@$(BIN)/python -m prism.bench.results check
 
 docs: setup ## the documentation site, strictly, into .cache/site (open .cache/site/index.html)
 	@$(BIN)/python -m prism.config.reference docs/configuration.md

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import httpx
 import pytest
 from tests.realserver import MODEL, Served
 
+from prism.bench import collectors
 from prism.bench.demo_server import write_settings
 from prism.config.schema import PrismSpec
 
@@ -106,11 +106,9 @@ async def client(server: Served) -> AsyncIterator[Client]:
 
 @pytest.fixture(scope="session")
 def black_hole() -> Iterator[str]:
-    """A collector's address that takes connections and never says a word."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(64)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    """The address of a collector that never answers."""
+    with collectors.black_hole() as address:
+        yield address
 
 
 Adopt = Callable[[Served, Path, PrismSpec], Awaitable[None]]

@@ -13,14 +13,24 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from tests.faults.conftest import Client
 from tests.realserver import Served, serving
+from tests.telemetry.conftest import Collector, receiving
 
 pytestmark = [pytest.mark.faults, pytest.mark.engine, pytest.mark.timeout(700)]
 
 
 @pytest.fixture(scope="module")
-def server(tiny_model_folder: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def collector() -> Iterator[Collector]:
+    with receiving() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server(
+    tiny_model_folder: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory, collector: Collector
+) -> Iterator[Served]:
     flags = ["--grace-period", "60", "--drain-delay", "1"]
-    with serving(tiny_model_folder, repository, tmp_path_factory.mktemp("signals"), *flags) as running:
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
+    with serving(tiny_model_folder, repository, tmp_path_factory.mktemp("signals"), *flags, environ=environ) as running:
         yield running
 
 
@@ -28,7 +38,7 @@ async def test_the_groups_signal_leaves_the_engine_to_finish_and_a_second_one_cu
     client: Client, server: Served
 ) -> None:
     family = server.server.children(recursive=True)
-    short, long = await client.stream(150).begun(), await client.stream(1950, "cut").begun()
+    short, long = await client.stream(150, "short").begun(), await client.stream(1950, "cut").begun()
     os.killpg(server.process.pid, signal.SIGINT)
     finished = await asyncio.wait_for(short.end(), 30)
     assert finished.done
@@ -42,3 +52,9 @@ async def test_the_groups_signal_leaves_the_engine_to_finish_and_a_second_one_cu
     _, left = psutil.wait_procs(family, timeout=5)
     assert left == []
     assert server.events()[-3:] == ["drain_begins", "drain_hurried", "drain_ends"]
+
+
+@pytest.mark.parametrize("name", ["short", "cut"])
+def test_the_last_requests_traces_have_arrived_whole(collector: Collector, name: str) -> None:
+    parts = {"prism.admission_wait", "prism.prefill", "prism.first_token", "prism.decode"}
+    assert parts <= collector.trace_of("prism.request_id", name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import queue
 import socket
@@ -37,6 +38,16 @@ class Collector:
 
     def names(self) -> set[str]:
         return {span.name for span in list(self._spans.queue)}
+
+    def trace_of(self, attribute: str, value: str) -> set[str]:
+        """Names of all spans of the trace in which a span has this attribute."""
+        spans = list(self._spans.queue)
+        trace = {
+            span.trace_id
+            for span in spans
+            if any(pair.key == attribute and pair.value.string_value == value for pair in span.attributes)
+        }
+        return {span.name for span in spans if span.trace_id in trace}
 
 
 @pytest.fixture
@@ -88,8 +99,8 @@ def make_collector() -> type[Collector]:
     return Collector
 
 
-@pytest.fixture
-def http_collector() -> Iterator[Collector]:
+@contextlib.contextmanager
+def receiving() -> Iterator[Collector]:
     """An OTLP/HTTP receiver."""
     collector = Collector()
 
@@ -114,6 +125,13 @@ def http_collector() -> Iterator[Collector]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def http_collector() -> Iterator[Collector]:
+    """An OTLP/HTTP receiver."""
+    with receiving() as collector:
+        yield collector
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,12 @@ def write_settings(path: Path, spec: PrismSpec, generation: int) -> None:
 
 @contextlib.asynccontextmanager
 async def running_server(
-    model: Path, arguments: Sequence[str], folder: Path, port: int, admin_port: int
+    model: Path,
+    arguments: Sequence[str],
+    folder: Path,
+    port: int,
+    admin_port: int,
+    environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[DemoServer]:
     """A server that is stopped when the block is left, however it is left.
 
@@ -172,6 +177,7 @@ async def running_server(
         arguments: further arguments of `prism serve`.
         folder: where the settings document and the log go.
         port, admin_port: free ones.
+        environ: variables beside those of this process.
     """
     settings_path, log_path = folder / "settings.yaml", folder / "server.log"
     write_settings(settings_path, PrismSpec(), 0)
@@ -185,9 +191,11 @@ async def running_server(
         "127.0.0.1",
         "--grace-period",
         "5",
+        "--drain-delay",
+        "0",
     ]
     command += ["--prism-config", str(settings_path), *arguments]
-    process = _spawn(command, log_path)
+    process = _spawn(command, log_path, environ or {})
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
     async with httpx.AsyncClient(timeout=300, limits=limits, trust_env=False) as client:
         server = DemoServer(port, admin_port, settings_path, log_path, client, process)
@@ -197,7 +205,7 @@ async def running_server(
             await asyncio.to_thread(server.stop)
 
 
-def _spawn(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
+def _spawn(command: list[str], log_path: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The process in a group of its own: a Ctrl-C in the terminal is the demo's to handle."""
     with log_path.open("wb") as log:
         return subprocess.Popen(
@@ -205,7 +213,7 @@ def _spawn(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=_environment(),
+            env={**_environment(), **environ},
             start_new_session=True,
             preexec_fn=_die_with_parent,  # noqa: PLW1509 - the demo has no other thread yet
         )
