@@ -24,14 +24,15 @@ from prism.config.crd import custom_resource_definition
 from prism.errors import DeploymentError, PrismError
 from prism_operator.api import BUDGETS, CONFIGS, LEASES, PODS, POLICIES, Api, Resource, connect
 from prism_operator.errors import Forbidden, Missing, Outdated, Terminating, Unavailable
-from prism_operator.names import ADMIN_POLICY, DEFAULT_CONFIG, FIELD_MANAGER, GROUP, LABEL_MANAGED_BY
+from prism_operator.manifests import MANAGED_SELECTOR
+from prism_operator.names import ADMIN_POLICY, DEFAULT_CONFIG, GROUP, LABEL_MANAGED_BY
 from prism_operator.objects import Json
 
 DEFINITIONS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 _PAUSE_SECONDS: Final = 1.0
-_MADE_BY_OPERATOR: Final = f"{LABEL_MANAGED_BY}={FIELD_MANAGER}"
+
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ def clean_up(api: Api, namespaces: Sequence[str], own: Sequence[tuple[Resource, 
             (resource, one["metadata"]["namespace"], one["metadata"]["name"])
             for namespace in namespaces
             for resource in (POLICIES, BUDGETS)
-            for one in api.list(resource, namespace, _MADE_BY_OPERATOR)[0]
+            for one in api.list(resource, namespace, MANAGED_SELECTOR)[0]
             if resource is BUDGETS or one["metadata"]["name"] == ADMIN_POLICY
         ]
         for resource, namespace, name in (*made, *own):

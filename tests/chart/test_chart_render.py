@@ -286,7 +286,7 @@ def test_operator_knows_its_own_labels_and_lease(render: Render) -> None:
     for pair in given.split(","):
         key, _, value = pair.partition("=")
         assert labels[key] == value
-    role = of(manifests, "Role", "other-prism-operator-leader")
+    role = of(manifests, "Role", "other-prism-operator-own")
     assert f"--lease-name={role['rules'][1]['resourceNames'][0]}" in args
 
 
