@@ -7,6 +7,9 @@ used by two threads at once.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import threading
 from collections.abc import Callable
 
@@ -77,6 +80,17 @@ def _connect(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socke
     return socket
 
 
+def end_if_orphaned() -> None:
+    """End this process if the one that started it is gone: nobody is left to answer, and nobody to ask it to end.
+
+    Signals that ask are blocked in the engine's processes, so that one to a whole process group does not end them too
+    soon; its workers end with it.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() != parent.pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class HeartbeatThread(threading.Thread):
     """Says every second that this process lives and how long its step has been running.
 
@@ -101,6 +115,7 @@ class HeartbeatThread(threading.Thread):
 
     def run(self) -> None:
         while not self._stopping.wait(self._every_seconds):
+            end_if_orphaned()
             began, now = self._step_began(), self._clock()
             self._sender.send([Heartbeat(now, now - began if began is not None else 0.0)])
 
