@@ -21,7 +21,7 @@ import msgspec
 from prism.bench.arms import ARMS, PRISM_SCHEDULER, Arm
 from prism.bench.baselines.belady import Future, clairvoyant
 from prism.bench.cost_model import CostModel, read_cost_model
-from prism.bench.scenarios import SCENARIOS, Place, Scenario
+from prism.bench.scenarios import OUTPUT_TOKENS, SCENARIOS, Place, Scenario
 from prism.bench.simulator import Charge, Simulation, SimulationResult, SteadyCharge
 from prism.bench.summary import Summary, summarize
 from prism.bench.workloads import Workload, replaced
@@ -62,7 +62,7 @@ class Cell:
     def definition(self) -> dict[str, Any]:
         """All that the outcome depends on."""
         cost = read_cost_model(self.model)
-        return {
+        whole = {
             "format": FORMAT,
             **asdict(self),
             "scenario": SCENARIOS[self.scenario].definition(),
@@ -71,6 +71,9 @@ class Cell:
             "charge": asdict(PRISM_CHARGE) if _is_charged(ARMS[self.arm]) else None,
             "cost": asdict(cost),
         }
+        # As it will be read back: JSON knows no tuples.
+        plain: dict[str, Any] = json.loads(json.dumps(whole))
+        return plain
 
     @property
     def share(self) -> float:
@@ -125,7 +128,8 @@ class Setting:
         cls, scenario: Scenario, model: str, load_per_s: float, seed: int, seconds: float, kv_share: float
     ) -> Setting:
         cost = read_cost_model(model)
-        place = Place(model, int(cost.kv_tokens * kv_share))
+        kv_tokens = int(cost.kv_tokens * kv_share)
+        place = Place(kv_tokens, OUTPUT_TOKENS[model]) if model in OUTPUT_TOKENS else Place(kv_tokens)
         workload = scenario.workload(place, load_per_s, seconds, seed)
         return cls(workload, cost, kv_share, _GIVE_UP_AFTER * seconds)
 

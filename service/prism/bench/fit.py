@@ -7,7 +7,7 @@
 `measure` plays prompts of several lengths in batches of several sizes through vLLM, in a scheduler that writes down
 each step's tokens, attention pairs, KV tokens and seconds. `fit` finds the three constants of the cost model that no
 data sheet has (FLOP/s reached, bytes/s reached, seconds a step) by least squares of the relative error over all steps,
-with a loss that outliers do not pull (Huber's), and says how well they fit.
+with a loss that outliers do not pull (Cauchy's), and says how well they fit.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def fit_device(cost: CostModel, steps: Sequence[MeasuredStep]) -> Fit:
         return relative
 
     start = (cost.device.flops_reached, cost.device.bandwidth_reached, cost.device.step_overhead_s)
-    found = least_squares(error, start, bounds=_BOUNDS, loss="huber", f_scale=0.1, x_scale=(0.1, 0.1, 1e-3))
+    found = least_squares(error, start, bounds=_BOUNDS, loss="cauchy", f_scale=0.05, x_scale=(0.1, 0.1, 1e-3))
     left = np.abs(error(found.x))
     return Fit(_with(cost.device, found.x), len(steps), float(np.median(left)), float(np.quantile(left, 0.9)))
 

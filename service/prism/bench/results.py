@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import msgspec
@@ -66,9 +67,10 @@ def headline(processes: _PROCESSES = 2, out: _OUT = _FOLDER, seed: int = 1) -> N
         for model, arms in strongest.items()
     ]
     cells = [cell for panel in panels for cell in panel.cells((seed,))]
-    fresh = CellStore(out / "headline")
-    _run(cells, fresh, processes, 0)
-    _compare(cells, fresh, CellStore(out / "cells"))
+    with TemporaryDirectory(prefix="prism-headline-") as folder:
+        fresh = CellStore(Path(folder))
+        _run(cells, fresh, processes, 0)
+        _compare(cells, fresh, CellStore(out / "cells"))
 
 
 @app.command()

@@ -20,7 +20,7 @@ class Summary:
     Attributes:
         requests, unfinished: of the workload; unfinished ones have an infinite TTFT and stay in the percentiles.
         hit_percent: prompt tokens from cache of all prompt tokens, at first admission.
-        ttft_p50_s, ttft_p90_s, ttft_p99_s: None without the samples for it.
+        ttft_mean_s, ttft_p50_s, ttft_p90_s, ttft_p99_s: None without the samples for it.
         wait_p99_s: from arrival to admission.
         pass_mean_ms, pass_max_ms: thread CPU time of `schedule()`.
         update_mean_ms: thread CPU time of `update_from_output()`.
@@ -31,7 +31,7 @@ class Summary:
     requests: int
     unfinished: int
     hit_percent: float
-    ttft_mean_s: float
+    ttft_mean_s: float | None
     ttft_p50_s: float | None
     ttft_p90_s: float | None
     ttft_p99_s: float | None
