@@ -23,6 +23,7 @@ def test_each_step_leaves_its_work_and_its_seconds(tmp_path: Path) -> None:
     while engine.unfinished:
         engine.schedule()
         engine.complete()
+    engine.scheduler.shutdown()
     steps = [json.loads(line) for line in path.read_text().splitlines()]
     # The prompt in two chunks of 64 and 36; then each answer token but the last is read once.
     assert [step["tokens"] for step in steps] == [64, 36, 1, 1]
