@@ -14,9 +14,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -146,12 +147,12 @@ async def _ask(client: httpx.AsyncClient, url: str, question: Question, max_toke
 
 @contextlib.asynccontextmanager
 async def stock_server(
-    model: Path, arguments: Sequence[str], folder: Path
+    model: Path, arguments: Sequence[str], folder: Path, variables: Mapping[str, str] = MappingProxyType({})
 ) -> AsyncIterator[tuple[httpx.AsyncClient, str, int]]:
-    """vLLM's own server with these arguments: a client, its address, its process group."""
+    """vLLM's own server with these arguments and environment variables: a client, its address, its process group."""
     port = free_port(None, 0)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}", f"--port={port}"]
-    with _process([*command, "--host=127.0.0.1", *arguments], folder / "stock.log") as process:
+    with _process([*command, "--host=127.0.0.1", *arguments], folder / "stock.log", variables) as process:
         async with httpx.AsyncClient(timeout=600, trust_env=False) as client:
             url = f"http://127.0.0.1:{port}"
             deadline = time.monotonic() + 600
@@ -169,8 +170,8 @@ async def _healthy(client: httpx.AsyncClient, url: str) -> bool:
 
 
 @contextlib.contextmanager
-def _process(command: list[str], log_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING", **os.environ}
+def _process(command: list[str], log_path: Path, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING", **os.environ, **variables}
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True

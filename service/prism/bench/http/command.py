@@ -70,7 +70,7 @@ def bench_command(
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    _publish(results, json_out, markdown_out)
+    publish(results, json_out, markdown_out)
     if results.all_failed:
         raise typer.Exit(1)
 
@@ -105,13 +105,13 @@ async def _measure(
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
     async with httpx.AsyncClient(timeout=None, limits=limits, headers=headers, trust_env=False) as client:
         chosen = plan(servers, model or await served_model(client, servers[0]))
-        with _shown(chosen, console) as begin:
+        with progress_shown(chosen, console) as begin:
             cells = [cell async for cell in run(chosen, client, begin)]
     return Results(chosen, cells)
 
 
 @contextlib.contextmanager
-def _shown(plan: Plan, console: Console) -> Iterator[OnBegin]:
+def progress_shown(plan: Plan, console: Console) -> Iterator[OnBegin]:
     """A progress bar over all cells; what is yielded is told of each that begins."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -140,7 +140,8 @@ def _shown(plan: Plan, console: Console) -> Iterator[OnBegin]:
                 task.cancel()
 
 
-def _publish(results: Results, json_out: Path | None, markdown_out: Path | None) -> None:
+def publish(results: Results, json_out: Path | None, markdown_out: Path | None) -> None:
+    """Show the results, and write them where that was asked for."""
     Console().print(table(results), highlight=False)
     if json_out is not None:
         json_out.write_text(json.dumps(as_json(results), indent=1) + "\n")

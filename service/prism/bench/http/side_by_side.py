@@ -1,0 +1,123 @@
+"""`python -m prism.bench.http.side_by_side`: stock vLLM and PRISM on this machine, measured by `prism bench`.
+
+Both servers run at once with the same engine arguments, and are asked in turn: while one is measured the other is idle.
+The rates are shares of what stock order sustains here, which is measured first. A model is `tiny` (random weights, as
+large as two cores can serve) or `smollm2` (a real small chat model).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import typer
+from rich.console import Console
+
+from prism.bench.demo_server import free_port, running_server
+from prism.bench.exact import stock_server
+from prism.bench.http.command import progress_shown, publish
+from prism.bench.http.load import Load
+from prism.bench.http.report import Results
+from prism.bench.http.run import Cold, Plan, run
+from prism.bench.http.servers import Server
+from prism.bench.http.workloads import Rag
+from prism.bench.models import YARDSTICK, smollm2, tiny_model
+from prism.errors import DeploymentError
+
+MODEL = "side-by-side"
+TOGETHER = 8
+CALIBRATION = 40
+"""Questions that measure what stock order sustains."""
+
+COMMON = (
+    f"--served-model-name={MODEL}",
+    "--dtype=float32",
+    "--max-num-batched-tokens=1024",
+    "--max-model-len=2048",
+    "--enforce-eager",
+    "--enable-prompt-tokens-details",
+)
+ARGUMENTS = {
+    "tiny": (*COMMON, "--block-size=32", "--num-gpu-blocks-override=300", "--max-num-seqs=32"),
+    "smollm2": (*COMMON, "--block-size=16", "--num-gpu-blocks-override=480", f"--max-num-seqs={TOGETHER}"),
+}
+WORKLOADS = {
+    "tiny": Rag(MODEL, max_tokens=8, passages=5, longest=600, articles=20),
+    "smollm2": Rag(MODEL, max_tokens=8, passages=5, longest=320, articles=8),
+}
+"""As many articles as their passages, together, do not fit into the cache that runs leave."""
+
+
+async def measure(
+    model: str,
+    tokenizer: Path | None,
+    shares: Sequence[float],
+    seconds: float,
+    warm_up: float,
+    repeats: int,
+    console: Console,
+) -> Results:
+    """Start both servers, find what stock sustains, and run the plan."""
+    folder = Path(tempfile.mkdtemp(prefix="prism-side-by-side-"))
+    weights = _weights(model, tokenizer)
+    console.print(f"starting both servers; their logs: {folder}", highlight=False)
+    async with (
+        # Its route that empties the cache stands among those of the development mode.
+        stock_server(weights, ARGUMENTS[model], folder, {"VLLM_SERVER_DEV_MODE": "1"}) as (client, stock, _),
+        running_server(weights, ARGUMENTS[model], folder, free_port(None, 0), free_port(None, 0)) as prism,
+    ):
+        await prism.wait_until_ready(lambda _: None)
+        rate = await _sustained(client, stock, WORKLOADS[model])
+        console.print(f"stock order sustains about {rate:.2f} requests/s here", highlight=False)
+        arms = (Server("stock", stock), Server("prism", prism.url, prism.admin_url.removesuffix("/prism/v1")))
+        rates = tuple(round(rate * share, 2) for share in shares)
+        plan = Plan(arms, WORKLOADS[model], rates, seconds, warm_up, repeats, cold=Cold.RESET)
+        with progress_shown(plan, console) as begin:
+            return Results(plan, [cell async for cell in run(plan, client, begin)])
+
+
+def _weights(model: str, tokenizer: Path | None) -> Path:
+    if model == "smollm2":
+        return smollm2(lambda *_: None)
+    if tokenizer is None:
+        raise DeploymentError("the tiny model needs --tokenizer, the folder of a tokenizer of at most 16,384 ids")
+    return tiny_model(tokenizer, YARDSTICK)
+
+
+async def _sustained(client: httpx.AsyncClient, url: str, workload: Rag) -> float:
+    """Requests a second with all places taken, after a warm-up of as many."""
+    sessions = workload.draw(2.0 * CALIBRATION, 1.0, seed=1_000)
+    for part in (sessions[:CALIBRATION], sessions[CALIBRATION:]):
+        load = Load(client, url)
+        await load.run_closed(part, TOGETHER)
+        failed = [reply.error for reply in load.replies if reply.error]
+        if failed:
+            raise DeploymentError(f"stock vLLM fails: {failed[0]}")
+    return len(part) / load.now
+
+
+def main(
+    model: Annotated[str, typer.Argument(help="tiny or smollm2.")] = "smollm2",
+    tokenizer: Annotated[Path | None, typer.Option(help="For the tiny model: a tokenizer of up to 16,384 ids.")] = None,
+    share: Annotated[list[float] | None, typer.Option(help="Rate over what stock order sustains; repeatable.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Of a cell, warm-up included.")] = 45.0,
+    warm_up: Annotated[float, typer.Option(min=0, help="Seconds of a cell that no figure is of.")] = 5.0,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
+    markdown_out: Annotated[Path | None, typer.Option("--markdown", help="Write the report here.")] = None,
+) -> None:
+    """Measure stock vLLM and PRISM side by side on this machine."""
+    if model not in ARGUMENTS:
+        raise typer.BadParameter(f"no model {model!r}: choose from {', '.join(ARGUMENTS)}")
+    shares = tuple(share or (0.7, 0.9))
+    console = Console(stderr=True)
+    results = asyncio.run(measure(model, tokenizer, shares, seconds, warm_up, repeats, console))
+    publish(results, json_out, markdown_out)
+
+
+if __name__ == "__main__":
+    typer.run(main)
