@@ -343,3 +343,13 @@ def collect(sent: list[Message]) -> Send:
 
 async def whole_body() -> Message:
     return {"type": "http.request", "body": b"{}", "more_body": False}
+
+
+async def test_an_error_that_follows_from_giving_up_is_not_the_services_fault() -> None:
+    async def handler(request: Request) -> Response:
+        served.desk.end_all(draining())
+        raise RuntimeError("the client has gone")
+
+    served = Served(handler)
+    assert (await served.post()).status_code == 503
+    assert outcome(served) == ("failed", 503, "draining")
