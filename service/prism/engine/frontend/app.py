@@ -223,7 +223,8 @@ class Frontend:
 
     def _stop_engine(self) -> None:
         if self.engine is not None:
-            self.engine.shutdown(timeout=self.engine.vllm_config.shutdown_timeout)
+            # Requests were drained before, and its processes do not hear SIGTERM: they are killed.
+            self.engine.shutdown(timeout=0)
 
     def _end_half_started(self) -> None:
         """An engine that is told to stop while it loads: its process would else be waited for at exit."""

@@ -104,6 +104,7 @@ CHANGED: dict[str, str] = {
     "--additional-config": "its key `prism` is PRISM's own and may not be given",
     "--uvicorn-log-level": "sets the level of KServe's server",
     "--log-config-file": "read by vLLM's logger; KServe's server has `--log_config_file` of the same name",
+    "--shutdown-timeout": "read, but requests are drained within `--grace-period` before the engine ends at all",
     "--enable-ssl-refresh": "always on: KServe's server reloads changed certificates",
 }
 """vLLM flags that are accepted but mean something more, or have another default, here."""
