@@ -64,6 +64,7 @@ kubernetes: setup ## Kubernetes, Helm, Jaeger and images for the tests below, ke
 	@PYTHONPATH=tests/cluster $(BIN)/python -m realcluster.prepare
 
 test-cluster: kubernetes ## chart and operator on a real cluster that the tests bring up; needs root and Go
+	@$(BIN)/pytest tests/chart
 	@$(BIN)/pytest -m "cluster and not long" tests/cluster $(ARGS)
 
 test-cluster-long: kubernetes ## the same, with what waits for minutes
@@ -73,6 +74,7 @@ test-e2e: kubernetes ## from `kubectl apply` of an InferenceService to its trace
 	@$(BIN)/pytest -m e2e tests/e2e $(ARGS)
 
 test-kubernetes: kubernetes ## test-cluster and test-e2e on one cluster
+	@$(BIN)/pytest tests/chart
 	@$(BIN)/pytest -m "(cluster or e2e) and not long" tests/cluster tests/e2e $(ARGS)
 
 image: setup ## the operator's image and the whole CPU predictor's (6 GB), by buildah, without a registry
