@@ -37,7 +37,7 @@ def _generation(predictor: Predictor) -> int:
     return found
 
 
-def test_a_question_is_answered(predictor: Predictor, jaeger: Jaeger, traffic: Traffic) -> None:
+def test_a_question_is_answered(traffic: Traffic) -> None:
     answer = traffic.ask([{"role": "user", "content": "What is the capital of France?"}], max_tokens=16)
     assert answer.text.strip()
 

@@ -79,7 +79,7 @@ class Predictor:
     cluster: Cluster
     name: str
     namespace: str
-    wait_s: float = 240
+    wait_s: float = 420
     _address: str = field(default="", init=False)
 
     def wait_ready(self) -> None:

@@ -134,7 +134,9 @@ def build(module: Module) -> Path:
 
 def _build_into(built: Path, module: Module) -> None:
     unfinished = built.with_name(f".{built.name}.{os.getpid()}")
-    command = ["go", "build", "-p", "2", "-trimpath", "-buildvcs=false"]
+    # Whoever stops the build stops the compiler with it.
+    bound = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+    command = [*bound, "go", "build", "-p", "2", "-trimpath", "-buildvcs=false"]
     command += ["-ldflags", module.linker_flags, "-o", str(unfinished / module.binary), module.package]
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": ""}
     done = subprocess.run(command, cwd=module.folder, env=environment, capture_output=True, text=True)
