@@ -140,6 +140,30 @@ def test_a_finished_request_is_counted_with_its_ttft_and_its_parts(
     assert value(metrics, m.TTFT + "_sum", lane="hot") == pytest.approx(sum(parts))
 
 
+def test_a_stream_counts_once_its_first_chunk_is_out_and_not_again_at_its_end(
+    metrics: m.Metrics, make_timeline: MakeTimeline, admission: Admission
+) -> None:
+    timeline = make_timeline()
+    engine = timeline.engine_added(T, "a")
+    engine.admitted(T + 0.2, admission)
+    engine.prefilled(T + 0.5)
+    counts = []
+    for happens in (lambda: None, lambda: timeline.first_content_sent(T + 0.51, "a"), lambda: None):
+        happens()
+        metrics.request_goes_on(timeline)
+        counts.append(value(metrics, m.TTFT + "_count", lane="hot"))
+    timeline.finished(T + 99)
+    metrics.request_ended(timeline)
+    assert [*counts, value(metrics, m.TTFT + "_count", lane="hot")] == [0, 1, 1, 1]
+
+
+def test_a_stream_whose_parts_are_not_known_yet_waits_for_them(metrics: m.Metrics, make_timeline: MakeTimeline) -> None:
+    timeline = make_timeline()
+    timeline.first_content_sent(T + 0.51)
+    metrics.request_goes_on(timeline)
+    assert sum(value(metrics, m.TTFT + "_count", lane=lane) for lane in m.LANES) == 0
+
+
 def test_a_request_that_never_had_a_first_token_has_no_ttft(metrics: m.Metrics, make_timeline: MakeTimeline) -> None:
     timeline = make_timeline()
     timeline.cancelled(T + 60)

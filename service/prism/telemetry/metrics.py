@@ -1,7 +1,7 @@
 """PRISM's Prometheus metrics: their names, their labels and how they are filled. The only place that defines them.
 
-The serving process fills them, from what EngineCore tells it and from each request's timeline when it has ended; what
-a time to first token is stands in `timeline` alone. All values of all labels come from fixed sets and are there from
+The serving process fills them, from what EngineCore tells it and from each request's timeline; what a time to first
+token is stands in `timeline` alone. All values of all labels come from fixed sets and are there from
 the first scrape on, at 0: a rate works from the start, and no client can make a new series.
 
 The registry is PRISM's own. It takes part in the process's default one, whose `/metrics` holds vLLM's and KServe's
@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from prism.config.document import REASONS
-from prism.telemetry.timeline import Outcome, RequestTimeline
+from prism.telemetry.timeline import Outcome, RequestTimeline, TtftEnd
 from prism.telemetry.window import MetricsWindow
 
 M = TypeVar("M", Counter, Gauge, Histogram)
@@ -148,6 +148,7 @@ class Metrics:
         self._clock = clock
         self._reports: dict[int, EngineReport] = {}
         self._open = 0
+        self._ttft_counted: set[RequestTimeline] = set()
         self._arrived = self._counter(ARRIVED_REQUESTS, "Requests for inference that arrived.")
         self._ended = self._counter(REQUESTS, "Requests that ended, by how.", {OUTCOME: OUTCOMES})
         self._refused = self._counter(REFUSED_REQUESTS, "Refused requests, by why.", {REASON: REFUSAL_REASONS})
@@ -189,8 +190,19 @@ class Metrics:
         self._open += 1
         self._arrived().inc()
 
+    def request_goes_on(self, timeline: RequestTimeline) -> None:
+        """Count the time to first token of a stream that has begun, as soon as its parts are known: its end may be far.
+
+        Asked again and again, it counts once. What does not stream is counted at its end, which comes soon after.
+        """
+        if timeline in self._ttft_counted or timeline.ttft_end is not TtftEnd.FIRST_CHUNK_SENT:
+            return
+        if timeline.ttft() is not None:
+            self._ttft_counted.add(timeline)
+            self._observe_ttft(timeline)
+
     def request_ended(self, timeline: RequestTimeline) -> None:
-        """Count a request that has ended, and its time to first token if it had one."""
+        """Count a request that has ended, and its time to first token if it had one that is not counted yet."""
         outcome = timeline.outcome
         if outcome is None:
             raise ValueError("a request is counted once it has ended")
@@ -198,7 +210,10 @@ class Metrics:
         self._ended(outcome).inc()
         if outcome is Outcome.REFUSED:
             self._refused(_one_of(REFUSAL_REASONS, timeline.reason, "other")).inc()
-        self._observe_ttft(timeline)
+        if timeline in self._ttft_counted:
+            self._ttft_counted.discard(timeline)
+        else:
+            self._observe_ttft(timeline)
 
     def _observe_ttft(self, timeline: RequestTimeline) -> None:
         total, split = timeline.ttft_us, timeline.ttft()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -142,6 +142,10 @@ class RequestDesk:
             "waiting_tokens": self.intake.tokens,
         }
 
+    def under_way(self) -> Iterator[RequestTimeline]:
+        """Of the HTTP requests that have not ended."""
+        return (live.timeline for live in self._open)
+
     def end_all(self, error: RequestRefused) -> int:
         """Give up every request under way; how many those are."""
         open_now = list(self._open)
@@ -160,6 +164,8 @@ class RequestDesk:
         """
         self.intake.handed_over(live, name, prompt_tokens)
         request = live.timeline.engine_added(self._clock(), name)
+        if live not in self._open and live not in self._closing:
+            return request  # a background response that outlives its HTTP request: its trace has been told
         self._by_name[name] = live
         if name not in live.names:
             live.names.append(name)

@@ -138,6 +138,8 @@ class FactDispatch:
     def sweep(self) -> None:
         """What is done every second or so, whether facts come or not."""
         self._desk.sweep()
+        for timeline in self._desk.under_way():
+            self._metrics.request_goes_on(timeline)
         self._metrics.sample()
 
     def lost(self) -> dict[str, int]:
