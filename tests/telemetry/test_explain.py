@@ -68,7 +68,7 @@ def test_a_refused_request_says_why(make_timeline: MakeTimeline) -> None:
         (verdict(Reuse.HIT, cached=100), "hit"),
         (verdict(Reuse.HIT, cached=92), "hit, but for 8 tokens that share a block with what follows"),
         (verdict(Reuse.EVICTED, Loss("private", T - 1.8)), "missed: evicted 2.0 s before as a private suffix"),
-        (verdict(Reuse.EVICTED), "missed: evicted, too long ago"),
+        (verdict(Reuse.EVICTED), "missed: it was admitted before and is gone"),
         (verdict(Reuse.DIFFERS, cached=32), "differs from what is cached in the block from token 132 on"),
         (verdict(Reuse.NOT_AT_PREFIX), "missed: not at a prefix, it was seen behind other segments only"),
         (verdict(Reuse.NEVER_SEEN), "missed: never seen"),

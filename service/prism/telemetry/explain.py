@@ -219,7 +219,7 @@ def _hit(segment: SegmentReuse) -> str:
 
 def _evicted(loss: Loss | None, before: float | None) -> str:
     if loss is None or before is None:
-        return "missed: evicted, too long ago or with too much else to say how"
+        return "missed: it was admitted before and is gone, how is no longer remembered"
     return f"missed: evicted {before:.1f} s before {LOST_AS.get(loss.how, loss.how)}"
 
 
