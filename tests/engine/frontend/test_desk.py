@@ -147,3 +147,9 @@ async def test_waiting_for_facts_ends_when_they_have_come_or_in_time(desk: Reque
     bring(desk, FACTS)
     await live.wait_for_facts(60.0)
     assert live.first_pass_known
+
+
+def test_work_that_outlives_its_request_leaves_nothing_behind(desk: RequestDesk, live: LiveRequest) -> None:
+    desk.closed(live)
+    desk.link("late", live)
+    assert desk.sizes()["engine_requests"] == 0
