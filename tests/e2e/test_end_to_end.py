@@ -166,6 +166,8 @@ def test_the_predictor_runs_as_designed(predictor: Predictor) -> None:
     first = predictor.execute(pod, "cat", "/proc/1/cmdline").split("\0")
     assert first[:4] == ["/opt/prism/bin/python", "-m", "prism", "serve"], "PID 1 is the process itself"
     assert predictor.execute(pod, "id", "-u").strip() != "0"
+    where = predictor.execute(pod, "python", "-c", "import prism; print(prism.__file__)")
+    assert where.startswith("/opt/prism/"), "the code is the image's own; only its libraries are mounted"
     written = predictor.execute(pod, "sh", "-c", "touch /opt/prism/x 2>&1 || true")
     assert "Read-only file system" in written
 
