@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from prism_operator.names import (
     ADMIN_POLICY,
     FIELD_MANAGER,
+    LABEL_APP,
     LABEL_MANAGED_BY,
     LABEL_POD_COMPONENT,
     LABEL_SERVICE,
@@ -15,6 +16,7 @@ from prism_operator.names import (
     SETTINGS_SHARDS,
     budget_name,
     document_key,
+    predictor_app,
     shard_name,
 )
 from prism_operator.objects import Json, Owned, Service
@@ -115,9 +117,7 @@ def _covers(budget: Owned, service: str) -> bool:
     """Whether a budget is for a service's predictor, as far as the labels that KServe gives can tell."""
     selector = budget.content.get("selector") or {}
     wanted: Mapping[str, str] = selector.get("matchLabels") or {}
-    labels = predictor_labels(service)
-    app = {"app": f"{service}-predictor"}
-    known = {**labels, **app}
+    known = {**predictor_labels(service), LABEL_APP: predictor_app(service)}
     if selector.get("matchExpressions"):
         return any(
             requirement.get("key") == LABEL_SERVICE and service in (requirement.get("values") or ())

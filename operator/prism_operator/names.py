@@ -22,6 +22,10 @@ LABEL_POD_COMPONENT: Final = "component"
 PREDICTOR: Final = "predictor"
 """KServe labels the pods of a service with its name, and those of its predictor as such."""
 
+LABEL_APP: Final = "app"
+WORKER_SUFFIX: Final = "-worker"
+"""KServe's label for the pods of one deployment; it ends so for the workers of an engine that spans several nodes."""
+
 NUDGE_ANNOTATION: Final = f"{GROUP}/settings"
 """Changed on a pod, it lets the kubelet refresh the pod's volumes at once."""
 
@@ -43,6 +47,11 @@ SETTINGS_NAMES: Final = tuple(shard_name(shard) for shard in range(SETTINGS_SHAR
 def document_key(service: str) -> str:
     """The key of a service's document in its ConfigMap, and the file's name where it is mounted."""
     return f"{service}.yaml"
+
+
+def predictor_app(service: str) -> str:
+    """The `app` label of a service's predictor pods in KServe's Standard mode."""
+    return f"isvc.{service}-predictor"
 
 
 def budget_name(service: str) -> str:

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from prism_operator.names import LABEL_POD_COMPONENT, LABEL_RUNTIME, LABEL_SERVICE, NUDGE_ANNOTATION, PREDICTOR
+from prism_operator.names import (
+    LABEL_APP,
+    LABEL_POD_COMPONENT,
+    LABEL_RUNTIME,
+    LABEL_SERVICE,
+    NUDGE_ANNOTATION,
+    PREDICTOR,
+    WORKER_SUFFIX,
+)
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -143,8 +151,11 @@ def read_pod(data: Json) -> Pod:
 
 
 def is_predictor(pod: Pod) -> bool:
-    """Whether the pod serves the model: not a transformer, an explainer or a worker of several nodes."""
-    return pod.meta.labels.get(LABEL_POD_COMPONENT, PREDICTOR) == PREDICTOR
+    """Whether the pod serves requests: not a transformer, an explainer, or a worker of an engine on several nodes."""
+    labels = pod.meta.labels
+    return labels.get(LABEL_POD_COMPONENT, PREDICTOR) == PREDICTOR and not labels.get(LABEL_APP, "").endswith(
+        PREDICTOR + WORKER_SUFFIX
+    )
 
 
 def read_owned(data: Json) -> Owned:

@@ -175,7 +175,11 @@ class Predictors(threading.Thread):
     async def _ask(self, client: httpx.AsyncClient, key: PodKey, address: str) -> None:
         host = f"[{address}]" if ":" in address else address
         base = f"http://{host}:{self._admin_port}/prism/v1"
-        heard = await _answer(client, base)
+        try:
+            heard = await _answer(client, base)
+        except Exception as error:
+            _logger.exception("%s could not be asked", base)
+            heard = Heard(True, trouble=f"{base} could not be asked: {error}")
         with self._lock:
             pod = self._pods.get(key)
             if pod is None or pod.wanted.address != address:
@@ -209,7 +213,7 @@ async def _answer(client: httpx.AsyncClient, base: str) -> Heard:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         said = str(error) or type(error).__name__
         return Heard(True, trouble=f"the admin port {base} does not answer ({said}): is it closed to the operator?")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Heard(True, trouble=f"the answer of {base} is not understood ({error}): are both of one version?")
 
 

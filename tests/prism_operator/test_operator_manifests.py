@@ -72,7 +72,7 @@ def test_a_budget_is_for_several_replicas(make_service: Callable[..., Service], 
     "selector",
     [
         {"matchLabels": {"serving.kserve.io/inferenceservice": "s"}},
-        {"matchLabels": {"app": "s-predictor"}},
+        {"matchLabels": {"app": "isvc.s-predictor"}},
         {"matchExpressions": [{"key": "serving.kserve.io/inferenceservice", "operator": "In", "values": ["s"]}]},
         {},
     ],
@@ -83,7 +83,7 @@ def test_a_pod_never_gets_a_second_budget(make_service: Callable[..., Service], 
 
 
 def test_a_budget_of_another_service_does_not_count(make_service: Callable[..., Service]) -> None:
-    theirs = Owned(Meta("team-a", "theirs", "1"), {"selector": {"matchLabels": {"app": "t-predictor"}}})
+    theirs = Owned(Meta("team-a", "theirs", "1"), {"selector": {"matchLabels": {"app": "isvc.t-predictor"}}})
     assert set(disruption_budgets("team-a", [make_service("s", minReplicas=3)], [theirs])) == {"prism-s"}
 
 
