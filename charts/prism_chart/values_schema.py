@@ -66,6 +66,7 @@ _FORMS: Final[Mapping[str, Schema]] = {
     "operator.networkPolicy.apiServerPorts": _PORTS,
     # Named as vLLM names them; what they hold is vLLM's to judge.
     "runtimes.*.engineArgs": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9._-]*$"}},
+    "runtimes.*.priority": {"type": "integer", "minimum": 1},
     "runtimes.*Seconds": _SECONDS,
     "runtimes.*.drainDelaySeconds": {"type": "integer", "minimum": 0},
     "runtimes.*.sharedMemory": {"type": "string", "pattern": "^[0-9]+(\\.[0-9]+)?([kMGT]i?)?$"},

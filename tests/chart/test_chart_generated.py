@@ -61,6 +61,14 @@ def test_templates_are_named_for_component_and_kind() -> None:
     assert [name for name in names if name.rpartition("-")[2] not in kinds or "-" not in name] == []
 
 
+def test_readme_explains_every_alert() -> None:
+    rules = (CHART / "templates" / "predictor-prometheusrule.yaml").read_text()
+    alerts = [line.partition("alert:")[2].strip() for line in rules.splitlines() if "- alert:" in line]
+    readme = (CHART / "README.md").read_text()
+    assert alerts
+    assert [alert for alert in alerts if f"| {alert} |" not in readme] == []
+
+
 def test_chart_version_is_the_project_s(repository: Path) -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert f'version = "{chart["appVersion"]}"' in (repository / "pyproject.toml").read_text()

@@ -321,6 +321,13 @@ def test_budget_and_second_operator_come_together(render: Render) -> None:
     assert [one for one in render("--set", "operator.replicas=2") if one["kind"] == "PodDisruptionBudget"]
 
 
+def test_no_two_runtimes_have_the_rank_of_another_which_kserve_would_refuse(render: Render) -> None:
+    found = [one["spec"]["supportedModelFormats"] for one in render() if one["kind"] == "ClusterServingRuntime"]
+    ranks = [{(one["name"], one["priority"]) for one in formats} for formats in found]
+    assert len(set.union(*ranks)) == sum(len(one) for one in ranks)
+    assert min(rank for formats in ranks for _, rank in formats) > 2, "KServe's own have 1 and 2"
+
+
 def test_runtimes_are_marked_as_prism_s_on_the_pods_too(render: Render) -> None:
     for one in render():
         if one["kind"] == "ClusterServingRuntime":

@@ -101,3 +101,10 @@ def test_router_and_predictor_hash_alike() -> None:
     hashing = plugins["precise-prefix-cache-producer"]["parameters"]["tokenProcessorConfig"]
     assert f"--block-size={hashing['blockSize']}" in main["args"]
     assert {"name": "PYTHONHASHSEED", "value": hashing["hashSeed"]} in main["env"]
+
+
+def test_manifests_in_the_documentation_pass_their_schemas(code_blocks: Any, validate: Validate) -> None:
+    found = [(str(block), yaml.safe_load(block.text)) for block in code_blocks if block.language == "yaml"]
+    manifests = [(place, one) for place, one in found if "apiVersion" in one]
+    assert [(place, said) for place, one in manifests if (said := validate(one))] == []
+    assert {one["kind"] for _, one in manifests} >= {"InferenceService", "PrismConfig"}

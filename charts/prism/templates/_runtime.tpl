@@ -20,7 +20,7 @@ supportedModelFormats:
   - name: {{ . }}
     version: "1"
     autoSelect: {{ $runtime.autoSelect }}
-    priority: 1
+    priority: {{ include "prism.text" $runtime.priority }}
   {{- end }}
 protocolVersions: [v2, v1]
 {{- with $.Values.imagePullSecrets }}
