@@ -125,13 +125,26 @@ def test_the_metrics_count_what_was_asked(predictor: Predictor, traffic: Traffic
     assert any("part=" in series for series in _samples(predictor, metrics.TTFT_PART))
 
 
+def test_a_predictor_that_cannot_be_asked_is_named_and_caught_up_with(
+    prism: Installation, predictor: Predictor, traffic: Traffic
+) -> None:
+    (pod,) = predictor.ready_pods()
+    address = pod["status"]["podIP"]
+    with prism.cluster.node.cut_off(prism.operator_pods()[0], address):
+        predictor.cluster.apply(prism_config(predictor.namespace, quota=0.3))
+        wait_for("the pod counts as not reached", lambda: _applied(predictor) == "0/1", seconds=60, every=0.5)
+        assert traffic.ask(rag_question(2)).text is not None, "whoever cannot be asked serves all the same"
+    wait_for("the pod obeys the config", lambda: _applied(predictor) == "1/1", seconds=150, every=0.5)
+
+
 def test_a_rollout_under_load_loses_no_request(predictor: Predictor, traffic: Traffic) -> None:
     where = ["deployment", f"{predictor.name}-predictor", "-n", predictor.namespace]
     with traffic.running():
         time.sleep(1)
         predictor.cluster.kubectl("rollout", "restart", *where)
         predictor.cluster.kubectl("rollout", "status", *where, "--timeout=300s", seconds=320)
-        wait_for("the old pod is gone", lambda: len(_all_pods(predictor)) == 1, seconds=90, every=0.5)
+        # Before its grace period is over, that is, by itself.
+        wait_for("the old pod is gone", lambda: len(_all_pods(predictor)) == 1, seconds=28, every=0.5)
     assert traffic.failures == []
     assert len(traffic.answered) > 10
 

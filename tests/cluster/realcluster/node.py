@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,8 +163,18 @@ class Node:
         self.kubelet.start()
         wait_for("the node is ready", self._ready, seconds=60, every=0.25)
 
-    def drain_pods(self) -> None:
-        """Ends every container, so that none of their mounts outlives the kubelet."""
+    @contextmanager
+    def cut_off(self, pod: Mapping[str, Any], address: str) -> Iterator[None]:
+        """Lets no packet of a pod get to an address while the block runs."""
+        container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+        tasks = [line.split() for line in self.ctr("tasks", "ls").splitlines()]
+        (process,) = [task[1] for task in tasks if task[0] == container]
+        route = ["nsenter", "-t", process, "-n", "ip", "route"]
+        self.namespaces.run(*route, "add", "blackhole", address)
+        try:
+            yield
+        finally:
+            self.namespaces.run(*route, "delete", "blackhole", address)
 
     def _containerd_answers(self) -> bool:
         if not self.containerd.running:
