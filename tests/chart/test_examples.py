@@ -14,6 +14,7 @@ from prism.config.schema import PrismSpec
 from prism.telemetry import metrics
 
 Manifest = dict[str, Any]
+Validate = Callable[[Manifest], list[str]]
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 RUNTIMES = ("prism-gpu", "prism-cpu")
@@ -28,11 +29,11 @@ def all_of(kind: str) -> list[Manifest]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_manifest_passes_its_schema(validate: Callable[[Manifest], list[str]], name: str) -> None:
+def test_manifest_passes_its_schema(validate: Validate, name: str) -> None:
     assert {one["kind"]: validate(one) for one in manifests(name)} == {one["kind"]: [] for one in manifests(name)}
 
 
-def test_a_misspelt_field_is_noticed(validate: Callable[[Manifest], list[str]]) -> None:
+def test_a_misspelt_field_is_noticed(validate: Validate) -> None:
     (service,) = manifests("smollm2-cpu.yaml")
     service["spec"]["predictor"]["model"]["storageURI"] = service["spec"]["predictor"]["model"].pop("storageUri")
     assert "storageURI" in str(validate(service))
