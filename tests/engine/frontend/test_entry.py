@@ -353,3 +353,17 @@ async def test_an_error_that_follows_from_giving_up_is_not_the_services_fault() 
     served = Served(handler)
     assert (await served.post()).status_code == 503
     assert outcome(served) == ("failed", 503, "draining")
+
+
+async def test_an_answer_given_up_while_it_waits_for_facts_is_told_once() -> None:
+    async def handler(_: Request) -> Response:
+        live = CURRENT.get()
+        assert live is not None
+        served.desk.link("r", live)
+        asyncio.get_running_loop().call_later(0.01, served.desk.end_all, draining())
+        return JSONResponse({"choices": [{"finish_reason": "stop"}]})
+
+    served = Served(handler)
+    assert (await served.post()).status_code == 503
+    served.desk.close_all()
+    assert outcome(served) == ("failed", 503, "draining")

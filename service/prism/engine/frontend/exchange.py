@@ -171,8 +171,12 @@ class Exchange:
             await self._stream_chunk(message, body)
         else:
             await self._whole_answer(message, body)
-        if not message.get("more_body", False):
-            self._complete = True
+
+    async def _pass_on(self, message: Message) -> None:
+        # Complete from here on: what is on its way to the client can't be given up any more.
+        self._complete = not message.get("more_body", False)
+        await self._send_head()
+        await self._send(message)
 
     async def _whole_answer(self, message: Message, body: bytes) -> None:
         if self._status == HTTPStatus.INTERNAL_SERVER_ERROR and self._health.state is EngineState.DEAD:
@@ -185,15 +189,17 @@ class Exchange:
             await self.live.wait_for_facts(FACTS_GRACE_SECONDS)
             self.live.timeline.info.finish_reasons = tuple(finish_reasons(body))
             self._add_headers()
-        await self._send_head()
-        await self._send(message)
+        if not self._ended.is_set():
+            await self._pass_on(message)
 
     async def _stream_chunk(self, message: Message, body: bytes) -> None:
         first = self._watch is not None and self._watch.look(body)
         if self._route.usage_chunk and is_usage_chunk(body):
             await self.live.wait_for_facts(FACTS_GRACE_SECONDS)
             message = {**message, "body": with_field(body, "prism", response_object(self.live))}
-        await self._send(message)
+        if self._ended.is_set():
+            return
+        await self._pass_on(message)
         if first and self._watch is not None:
             self._first_content_sent(self._watch.first_choice or 0)
 
