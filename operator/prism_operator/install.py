@@ -159,6 +159,11 @@ def _until(attempt: Callable[[], T], seconds: float, otherwise: str) -> T:
         time.sleep(_PAUSE_SECONDS)
 
 
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line; leaves the process with a sentence if it cannot be used."""
+    return _parser().parse_args(argv)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m prism_operator.install", description="What the chart's hooks and `helm test` run."
@@ -231,7 +236,7 @@ def _clean(api: Api, given: argparse.Namespace) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
-    given = _parser().parse_args(argv)
+    given = parse_arguments(argv)
     try:
         said = given.run(connect(given.kubeconfig, given.context), given)
     except PrismError as error:

@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from prism.engine.frontend.arguments import parse_arguments
+from prism.serving.kserve_flags import add_kserve_flags
+from prism_operator import arguments as operator_arguments
+from prism_operator import install
+
 Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
 
@@ -217,6 +222,21 @@ def test_protocol_of_traces_follows_the_endpoint(render: Render, endpoint: str, 
     assert found["OTEL_EXPORTER_OTLP_PROTOCOL"] == protocol
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "port"),
+    [
+        ("http://jaeger:4317", 4317),
+        ("http://collector:4318/otlp", 4318),
+        ("http://collector/otlp", 80),
+        ("https://collector.example.com", 443),
+    ],
+)
+def test_operator_is_let_out_to_the_collector(render: Render, endpoint: str, port: int) -> None:
+    policy = of(render(values={"otlp": {"endpoint": endpoint}}), "NetworkPolicy", "prism-operator")
+    (rule,) = policy["spec"]["egress"]
+    assert {"port": port, "protocol": "TCP"} in rule["ports"]
+
+
 def test_no_collector_means_no_variables(render: Render) -> None:
     assert environment(render) == {}
 
@@ -267,6 +287,36 @@ def test_one_namespace_mode_has_serving_runtimes_and_a_scope(render: Render) -> 
     assert runtimes == [("a", "prism-cpu"), ("a", "prism-gpu"), ("b", "prism-cpu"), ("b", "prism-gpu")]
     operator = of(manifests, "Deployment", "prism-operator")["spec"]["template"]["spec"]["containers"][0]
     assert "--watch-namespaces=a,b" in operator["args"]
+
+
+def test_operator_takes_the_arguments_that_the_chart_gives(render: Render) -> None:
+    values = {"rbac": {"clusterScoped": False, "namespaces": ["a", "b"]}, "operator": {"nudgePods": True}}
+    operator = of(render(values=values), "Deployment", "prism-operator")["spec"]["template"]["spec"]["containers"][0]
+    given = operator_arguments.parse_arguments(operator["args"], {"POD_NAMESPACE": "prism-system"})
+    assert given.watch_namespaces == ("a", "b")
+    assert given.nudge_pods
+    assert given.lease_name == "prism-operator"
+
+
+def test_setup_takes_the_arguments_that_the_chart_gives(render: Render) -> None:
+    for _, spec in pod_specs(render()):
+        for container in spec["containers"]:
+            if container.get("command", [])[-1:] == ["prism_operator.install"]:
+                install.parse_arguments([*container["args"], "--namespace=prism-system"])
+
+
+def test_predictor_takes_the_arguments_that_the_chart_gives(render: Render) -> None:
+    engine = {"max-num-batched-tokens": 1048576, "enable-prefix-caching": False, "enforce-eager": True}
+    config = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
+    container = runtime(render, engineArgs={**engine, "speculative-config": config})["containers"][0]
+    filled = [arg.replace("{{.Name}}", "rag") for arg in container["args"]]
+    # KServe puts the InferenceService's arguments behind; the last one counts.
+    args, own = parse_arguments([*filled, "--model_name=other", "--grace-period=20"], add_kserve_flags)
+    assert (args.max_num_batched_tokens, args.enable_prefix_caching, args.enforce_eager) == (1048576, False, True)
+    assert args.speculative_config == config
+    assert args.served_model_name == ["other"]
+    assert (own.config_path, own.admin_port) == ("/etc/prism/settings/rag.yaml", 8090)
+    assert (own.grace_period_s, own.drain_delay_s, own.step_timeout_s) == (20, 5, 300)
 
 
 def test_roles_grant_no_wildcard_and_no_secret(render: Render) -> None:

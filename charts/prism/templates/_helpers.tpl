@@ -106,7 +106,7 @@ imagePullPolicy: {{ .Values.operator.image.pullPolicy }}
 
 {{/* The OTLP protocol: the one that is set, or what the endpoint's port says. */}}
 {{- define "prism.otlpProtocol" -}}
-{{- .Values.otlp.protocol | default (regexMatch ":4317/?$" .Values.otlp.endpoint | ternary "grpc" "http/protobuf") }}
+{{- .Values.otlp.protocol | default (regexMatch ":4317(/|$)" .Values.otlp.endpoint | ternary "grpc" "http/protobuf") }}
 {{- end }}
 
 {{/* Variables for OpenTelemetry; POD_NAME and POD_NAMESPACE stand before them. (list . "further=attributes") */}}

@@ -105,7 +105,7 @@ volumes:
 - {name: NUMBA_CACHE_DIR, value: /cache/compile/numba}
 {{- end }}
 
-{{/* Seconds from SIGTERM to exit, below what the pod has; 5 s are left to flush the last traces. (list name runtime) */}}
+{{/* Seconds from SIGTERM to the process's end: what the pod has, with 5 s to spare. (list name runtime) */}}
 {{- define "prism.gracePeriod" -}}
 {{- $name := index . 0 }}
 {{- $runtime := index . 1 }}
