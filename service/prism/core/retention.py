@@ -45,12 +45,17 @@ class DemandAware(Retention):
         queued, predicted = self.demand(node, tree, aged=2.0)
         return self._key(node, queued, predicted)
 
+    def weigh(self, node: Node, tree: DemandAwareRadixTree) -> tuple[EvictionKey, EvictionKey]:
+        key = self.key(node, tree)
+        # The demand for movable documents does not age by itself.
+        aged = node.anchor is None or not node.anchor.movable
+        return key, self.bound(node, tree) if aged else key
+
     def demand(self, node: Node, tree: DemandAwareRadixTree, aged: float = 1.0) -> tuple[int, float]:
         """(waiting requests, expected uses in the next `window` arrivals) of a node as a prefix."""
         anchor = node.anchor
         if anchor is not None and anchor.movable:
-            sets = tree.ledger.joint(anchor.groups())
-            return sets.queued.bit_count(), sets.recent.bit_count()
+            return tree.wanted_together(anchor)
         return node.queued.bit_count(), max(node.recent.bit_count(), self._continued(node, tree) / aged)
 
     def _continued(self, node: Node, tree: DemandAwareRadixTree) -> float:

@@ -153,7 +153,7 @@ class Node:
 class Anchor:
     """The end of a reusable segment after a given sequence of segments."""
 
-    __slots__ = ("children", "group", "identity", "kind", "movable", "node", "parent")
+    __slots__ = ("children", "counted_at", "counts", "group", "identity", "kind", "movable", "node", "parent")
 
     def __init__(self, parent: Anchor | None, point: AnchorPoint | None, node: Node | None) -> None:
         self.parent = parent
@@ -163,6 +163,9 @@ class Anchor:
         self.movable: bool = bool(point and point.movable) or bool(parent and parent.movable)
         self.node = node
         self.children: dict[bytes, Anchor] = {}
+        self.counted_at = -1
+        self.counts = (0, 0)
+        """Who wants all the segments up to here, and the epoch of the ledger at which they were counted."""
 
     @property
     def blocks(self) -> int:
@@ -199,6 +202,10 @@ class Retention(Protocol):
         Candidates are kept in this order, so the closer it is, the fewer of them are weighed at each choice.
         """
         ...
+
+    def weigh(self, node: Node, tree: DemandAwareRadixTree) -> tuple[EvictionKey, EvictionKey]:
+        """Its key and its bound; what they have in common may be worked out once."""
+        return self.key(node, tree), self.bound(node, tree)
 
     def gave_up(self, key: EvictionKey, tree: DemandAwareRadixTree) -> None:
         """Blocks of a node with this key, the least one, were given up."""
@@ -257,6 +264,14 @@ class DemandAwareRadixTree:
                 return None
             anchor = anchor.children.get(identity)
         return anchor
+
+    def wanted_together(self, anchor: Anchor) -> tuple[int, int]:
+        """(waiting requests, recent arrivals) that contain all the segments up to an anchor."""
+        if anchor.counted_at != self.ledger.epoch:
+            sets = self.ledger.joint(anchor.groups())
+            anchor.counts = sets.queued.bit_count(), sets.recent.bit_count()
+            anchor.counted_at = self.ledger.epoch
+        return anchor.counts
 
     def node_of(self, block_hash: Hash) -> Node | None:
         return self._index.get(block_hash)
@@ -442,7 +457,7 @@ class DemandAwareRadixTree:
             eviction_class = int(key[0])
             for _, block in taken:
                 del self._free_at[block]
-                out.append((block, eviction_class))
+            out += [(block, eviction_class) for _, block in taken]
             self.given_up.note(node.run[taken[-1][0] - node.start], CLASS_NAMES[eviction_class])
             self._drop_tail(node, taken)
             self._lowered(node)
@@ -714,11 +729,11 @@ class DemandAwareRadixTree:
             node.ticket = 0
             del self._candidates[node]
 
-    def _push(self, node: Node) -> None:
+    def _push(self, node: Node, bound: EvictionKey | None = None) -> None:
         self._tickets += 1
         node.ticket = self._tickets
         self._candidates[node] = None
-        heapq.heappush(self._heap, (self.retention.bound(node, self), node.ticket, node))
+        heapq.heappush(self._heap, (bound or self.retention.bound(node, self), node.ticket, node))
         if len(self._heap) > 4 * len(self._candidates) + 256:
             # What was overtaken goes; nothing is weighed anew, so that this stays cheap.
             self._heap = [entry for entry in self._heap if entry[2].ticket == entry[1]]
@@ -734,20 +749,21 @@ class DemandAwareRadixTree:
 
         Where many bounds lie below it, the least of some, so that a pass stays short.
         """
-        weighed: list[tuple[EvictionKey, Node]] = []
+        weighed: list[tuple[Node, EvictionKey]] = []
         least: tuple[EvictionKey, Node] | None = None
         while self._heap and len(weighed) < self._WEIGHED:
-            bound, ticket, node = self._heap[0]
+            lower, ticket, node = self._heap[0]
             if node.ticket == ticket:
-                if least is not None and least[0] <= bound:
+                if least is not None and least[0] <= lower:
                     break
-                weighed.append((self.retention.key(node, self), node))
-                if least is None or weighed[-1][0] < least[0]:
-                    least = weighed[-1]
+                key, bound = self.retention.weigh(node, self)
+                weighed.append((node, bound))
+                if least is None or key < least[0]:
+                    least = key, node
             heapq.heappop(self._heap)
         assert least is not None
-        for _, node in weighed:
-            self._push(node)
+        for node, bound in weighed:
+            self._push(node, bound)
         return least[1], least[0]
 
     def _turn_hand(self, count: int) -> None:

@@ -35,10 +35,8 @@ class BlockOrder:
         # Ids and not blocks as keys: KVCacheBlock is unhashable.
         self._unhashed: OrderedDict[int, KVCacheBlock] = OrderedDict((block.block_id, block) for block in blocks)
         self._hashed: OrderedDict[int, KVCacheBlock] = OrderedDict()
-
-    @property
-    def num_free_blocks(self) -> int:
-        return len(self._unhashed) + len(self._hashed)
+        self.num_free_blocks = len(self._unhashed)
+        """Kept, not counted when asked: vLLM asks for it for each running request of each pass."""
 
     # ---- vLLM's interface ------------------------------------------------------------------------------------
 
@@ -54,6 +52,7 @@ class BlockOrder:
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         """The next `n` blocks to use; the caller knows that so many are free."""
+        self.num_free_blocks -= n
         unhashed = min(n, len(self._unhashed))
         out = [self._unhashed.popitem(last=False)[1] for _ in range(unhashed)]
         if unhashed < n:
@@ -72,6 +71,7 @@ class BlockOrder:
             self.tree.reclaim(block.block_id)
         elif self._unhashed.pop(block.block_id, None) is None:
             raise RuntimeError(f"remove() called on an invalid block: {block}")
+        self.num_free_blocks -= 1
 
     def append(self, block: KVCacheBlock) -> None:
         """A block is free from now on, to be used after all that are free already (among its like)."""
@@ -80,6 +80,7 @@ class BlockOrder:
     def append_n(self, blocks: list[KVCacheBlock]) -> None:
         """The same for several; the first of them goes first."""
         size = self._hash_block_tokens
+        self.num_free_blocks += len(blocks)
         hashed = []
         for block in blocks:
             block_id, block_hash, tokens = block.block_id, block.block_hash, block.block_hash_num_tokens
@@ -92,6 +93,7 @@ class BlockOrder:
 
     def prepend_n(self, blocks: list[KVCacheBlock]) -> None:
         """Blocks that can't be hit are free from now on, to be used before all others, the first of them first."""
+        self.num_free_blocks += len(blocks)
         for block in reversed(blocks):
             self._unhashed[block.block_id] = block
             self._unhashed.move_to_end(block.block_id, last=False)
@@ -127,8 +129,9 @@ class BlockOrder:
         if not self.demand_aware:
             return self._give_up_least_recent(count)
         taken = self.tree.take(count)
-        for eviction_class, blocks in Counter(eviction_class for _, eviction_class in taken).items():
-            self.evictions[CLASS_NAMES[eviction_class]] += blocks
+        classes = [eviction_class for _, eviction_class in taken]
+        for eviction_class in set(classes):
+            self.evictions[CLASS_NAMES[eviction_class]] += classes.count(eviction_class)
         hashed = self._hashed
         return [hashed.pop(block_id) for block_id, _ in taken]
 

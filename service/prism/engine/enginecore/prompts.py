@@ -60,6 +60,10 @@ def may_rewrite(request: Request) -> bool:
     )
 
 
+_Key = tuple[BlockHash | None, tuple[int, ...], tuple[Any, ...] | None]
+"""All that a block's hash is made of: its parent's, its tokens, vLLM's extra keys."""
+
+
 class PromptRewriter:
     """Puts the movable runs of prompts into another order; tokens and block hashes follow.
 
@@ -77,8 +81,8 @@ class PromptRewriter:
     def __init__(self, hash_function: Callable[[Any], bytes], block_tokens: int) -> None:
         self._hash_function = hash_function
         self._block_tokens = block_tokens
-        self._young: dict[tuple[Any, ...], BlockHash] = {}
-        self._old: dict[tuple[Any, ...], BlockHash] = {}
+        self._young: dict[_Key, BlockHash] = {}
+        self._old: dict[_Key, BlockHash] = {}
 
     def rewrite(self, request: Request, plan: PromptPlan, order: list[int]) -> None:
         """vLLM keeps the prompt twice and hands the first to the workers; the views it gives out alias the second, so
@@ -97,24 +101,28 @@ class PromptRewriter:
             self._rehash(request, tokens, plan.movable[first][0] // self._block_tokens)
 
     def _rehash(self, request: Request, tokens: list[int], first: int) -> None:
-        size, hashes = self._block_tokens, request.block_hashes
+        size, hashes, known = self._block_tokens, request.block_hashes, self._young
+        has_extra = bool(request.cache_salt) or request.lora_request is not None
         del hashes[first:]
         parent = hashes[-1] if hashes else None
-        for start in range(first * size, len(tokens) - size + 1, size):
-            extra = None
-            if request.cache_salt or request.lora_request is not None:
+        prompt = tuple(tokens)
+        extra = None
+        for start in range(first * size, len(prompt) - size + 1, size):
+            if has_extra:
                 extra, _ = generate_block_hash_extra_keys(request, start, start + size, 0)
-            parent = self._hash(parent, tuple(tokens[start : start + size]), extra)
+            key = (parent, prompt[start : start + size], extra)
+            parent = known.get(key) or self._hash(key)
             hashes.append(parent)
+        self._turn_over()
 
-    def _hash(self, parent: BlockHash | None, tokens: tuple[int, ...], extra: tuple[Any, ...] | None) -> BlockHash:
-        key = (parent, tokens, extra)
-        found = self._young.get(key)
+    def _hash(self, key: _Key) -> BlockHash:
+        """The hash of a block that is not among the young ones; it is now."""
+        found = self._old.get(key)
         if found is None:
-            found = self._old.get(key)
-            if found is None:
-                found = hash_block_tokens(self._hash_function, parent, tokens, extra)
-            if len(self._young) >= self._TABLE:
-                self._old, self._young = self._young, {}
-            self._young[key] = found
+            found = hash_block_tokens(self._hash_function, *key)
+        self._young[key] = found
         return found
+
+    def _turn_over(self) -> None:
+        if len(self._young) >= self._TABLE:
+            self._old, self._young = self._young, {}
