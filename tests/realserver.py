@@ -68,8 +68,7 @@ class Served:
     @property
     def worker(self) -> psutil.Process:
         """The process that computes the steps."""
-        worker: psutil.Process = self.engine_core.children()[0]
-        return worker
+        return next(child for child in self.engine_core.children() if "Worker" in " ".join(child.cmdline()))
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""

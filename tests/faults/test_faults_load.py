@@ -106,8 +106,8 @@ async def test_a_hundred_that_hang_up_leave_no_work_within_a_second(
     client: Client, server: Served, settings: Path, adopt: Adopt
 ) -> None:
     await adopt(server, settings, PrismSpec())
-    streams = [client.stream(1500, f"gone-{number}") for number in range(100)]
-    await asyncio.gather(*[stream.begun() for stream in streams[:SLOTS]])
+    streams = [await client.stream(1500, f"gone-{number}").begun() for number in range(SLOTS)]
+    streams += [client.stream(1500, f"gone-{number}") for number in range(SLOTS, 100)]
     await until(lambda: server.sizes()["waiting"] >= 100 - SLOTS, 30)
     for stream in streams:
         stream._task.cancel()
@@ -161,8 +161,8 @@ async def test_a_collector_that_takes_nothing_costs_spans_and_says_so(server: Se
 async def drained(server: Served, settings: Path, adopt: Adopt) -> dict[str, Any]:
     """SIGTERM under load: what those under way, those who came in the delay, and those after it got."""
     client = Client(server)
-    streams = [client.stream(400) for _ in range(2 * SLOTS)]
-    await asyncio.gather(*[stream.begun() for stream in streams[:SLOTS]])
+    streams = [await client.stream(400).begun() for _ in range(SLOTS)]
+    streams += [client.stream(400) for _ in range(SLOTS)]
     server.signal(signal.SIGTERM)
     began = time.monotonic()
     await asyncio.sleep(0.3)
@@ -205,7 +205,7 @@ def test_the_process_ends_with_zero_in_time_though_the_collector_does_not_answer
 
 
 def test_the_drain_is_in_the_log(drained: dict[str, Any], server: Served) -> None:
-    assert server.events()[-2:] == ["drain_begins", "drain_ends"]
+    assert [event for event in server.events() if "drain" in event] == ["drain_begins", "drain_ends"]
     assert "cut=0" in server.log.read_text()
 
 

@@ -22,17 +22,25 @@ def black_hole() -> Iterator[str]:
 @contextlib.asynccontextmanager
 async def willing() -> AsyncIterator[str]:
     """Address of a collector (OTLP over HTTP) that takes everything and keeps nothing."""
-    server = await asyncio.start_server(_take, "127.0.0.1", 0)
+    connections: dict[asyncio.Task[None] | None, asyncio.StreamWriter] = {}
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections[asyncio.current_task()] = writer
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await _take(reader, writer)
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for writer in connections.values():
+            writer.close()
+        await asyncio.gather(*[task for task in connections if task is not None])
 
 
 async def _take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        while True:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-            length = next(line.split(":")[1] for line in head.splitlines() if line.startswith("content-length:"))
-            await reader.readexactly(int(length))
-            writer.write(_ACCEPTED)
-            await writer.drain()
-    writer.close()
+    while True:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        length = next(line.split(":")[1] for line in head.splitlines() if line.startswith("content-length:"))
+        await reader.readexactly(int(length))
+        writer.write(_ACCEPTED)
+        await writer.drain()
