@@ -94,3 +94,8 @@ def test_contextpilot_finds_more_than_stock_where_documents_may_move_and_the_sam
 def test_every_scenario_says_what_it_is_in_plain_values() -> None:
     for scenario in SCENARIOS.values():
         assert scenario.definition()["workload"]["kind"]
+
+
+def test_an_index_that_is_told_what_is_gone_differs_from_one_that_is_not() -> None:
+    hooked, unhooked = small("contextpilot", kv_share=0.05), small("contextpilot-unhooked", kv_share=0.05)
+    assert fates(hooked) != fates(unhooked)

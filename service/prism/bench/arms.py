@@ -141,6 +141,7 @@ _LIST = (
     _fixed("sglang-dfs", _sglang(sglang.DepthFirstByWeight)),
     *(_fixed(f"klpm-{k}", _klpm(k)) for k in (2, 4, 10, 20)),
     Arm("contextpilot", STOCK_SCHEDULER, front=Proxy),
+    Arm("contextpilot-unhooked", STOCK_SCHEDULER, front=partial(Proxy, hooked=False)),
     Arm("contextpilot-scheduled", PRISM_SCHEDULER, _settings("FCFS", "LRU"), front=_scheduled_proxy),
     _retained("prism-lfu", sglang.LeastFrequentlyUsed),
     _retained("prism-lfu-window", FrequencyInWindow),
@@ -159,7 +160,17 @@ ARMS: dict[str, Arm] = {arm.name: arm for arm in _LIST}
 
 BOUNDS = tuple(arm.name for arm in _LIST if arm.endless_cache or arm.after is not None)
 
-BASELINES = ("stock", "sglang", "sglang-dfs", "klpm-2", "klpm-4", "klpm-10", "contextpilot", "contextpilot-scheduled")
+BASELINES = (
+    "stock",
+    "sglang",
+    "sglang-dfs",
+    "klpm-2",
+    "klpm-4",
+    "klpm-10",
+    "contextpilot",
+    "contextpilot-unhooked",
+    "contextpilot-scheduled",
+)
 """What PRISM is measured against; the strongest is the best of them in each cell."""
 
 

@@ -195,10 +195,14 @@ class Proxy:
     """ContextPilot's server: every request passes it on its way to the engine, which tells it what was given up.
 
     Only documents that the caller declared unordered are aligned; a request without any passes as it is.
+
+    Args:
+        hooked: whether the engine tells it; without, the index keeps every request for ever.
     """
 
-    def __init__(self, engine: ModelFreeEngine) -> None:
+    def __init__(self, engine: ModelFreeEngine, *, hooked: bool = True) -> None:
         self._engine = engine
+        self._hooked = hooked
         self._index = ContextIndex()
         self.placed: dict[str, Placed] = {}
         self._own_block: dict[str, bytes] = {}
@@ -219,7 +223,7 @@ class Proxy:
 
     def first_token(self, request: str, cached_tokens: int) -> None:
         """A request was prefilled; so many of its tokens came from the cache."""
-        if request not in self._index:
+        if not self._hooked or request not in self._index:
             return
         hashes = self._engine.block_hashes(request)
         own = cached_tokens // self._engine.limits.block_tokens
