@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import jsonschema_rs
 import pytest
 import typer
 import yaml
 
+from prism.bench.cost_model import read_cost_model
 from prism.bench.demo import demo_command
 from prism.bench.http.command import bench_command
 from prism.bench.replay import replay_command
@@ -26,7 +28,7 @@ from prism.config.schema import PrismSpec
 from prism.engine.frontend.arguments import make_parser
 from prism.serving.kserve_flags import add_kserve_flags
 
-LANGUAGES = {"sh", "python", "yaml", "json", "promql", ""}
+LANGUAGES = {"sh", "console", "python", "yaml", "json", "promql", ""}
 ELSEWHERE = {"helm", "kubectl"}
 """Run by the tests on a real cluster; here they are held against the chart and the manifests."""
 ORDINARY = {"curl", "ls", "cat", "export", "git", "pip", "docker", "promtool"}
@@ -39,9 +41,14 @@ def _of(blocks: Blocks, *languages: str) -> list[Any]:
 
 
 def _commands(blocks: Blocks) -> Iterator[tuple[str, list[str]]]:
-    """Each command line of a shell block, and of an indented one, as words, without variables set before it."""
-    for block in _of(blocks, "sh", ""):
+    """Each command line of a shell block, and of an indented one, as words, without variables set before it.
+
+    Of a `console` block those behind a prompt; the others are what was answered.
+    """
+    for block in _of(blocks, "sh", "console", ""):
         for line in block.text.replace("\\\n", " ").splitlines():
+            if block.language == "console":
+                line = line.removeprefix("$ ") if line.startswith("$ ") else ""
             words = _words(line, block) if _is_command(line) else []
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 words = words[1:]
@@ -79,7 +86,9 @@ def test_languages_are_those_that_are_checked(code_blocks: Blocks) -> None:
 def test_every_line_of_a_shell_block_is_a_command_that_is_checked(code_blocks: Blocks) -> None:
     allowed = ELSEWHERE | ORDINARY | {"make", "prism", "python", "pytest"}
     unknown = [
-        (place, words) for place, words in _commands(_of(code_blocks, "sh")) if Path(words[0]).name not in allowed
+        (place, words)
+        for place, words in _commands(_of(code_blocks, "sh", "console"))
+        if Path(words[0]).name not in allowed
     ]
     assert unknown == []
 
@@ -174,11 +183,29 @@ def test_settings_documents_are_valid(code_blocks: Blocks) -> None:
     assert len(found) >= 3
 
 
-def test_prismconfigs_are_valid(code_blocks: Blocks) -> None:
-    found = [yaml.safe_load(block.text) for block in _of(code_blocks, "yaml") if "kind: PrismConfig" in block.text]
-    for manifest in found:
-        PrismSpec.model_validate(manifest["spec"])
-    assert found
+def test_specs_are_valid(code_blocks: Blocks) -> None:
+    found = [yaml.safe_load(block.text) for block in _of(code_blocks, "yaml")]
+    specs = [one["spec"] for one in found if one.get("kind", "PrismConfig") == "PrismConfig" and "spec" in one]
+    for spec in specs:
+        PrismSpec.model_validate(spec)
+    assert len(specs) >= 2
+
+
+def test_cost_models_can_be_read(code_blocks: Blocks, tmp_path: Path) -> None:
+    found = [block for block in _of(code_blocks, "yaml") if "model" in yaml.safe_load(block.text)]
+    for block in found:
+        (tmp_path / "model.yaml").write_text(block.text)
+        assert read_cost_model(str(tmp_path / "model.yaml")).kv_tokens > 0
+
+
+def test_other_yaml_is_values_of_the_chart(code_blocks: Blocks, repository: Path) -> None:
+    schema = json.loads((repository / "charts" / "prism" / "values.schema.json").read_text())
+    # Checked above; manifests and parts of an InferenceService by tests/chart, against KServe's schemas.
+    kinds = {"kind", "spec", "stable", "model", "predictor"}
+    for block in _of(code_blocks, "yaml"):
+        document = yaml.safe_load(block.text)
+        if not kinds & document.keys():
+            assert list(jsonschema_rs.validator_for(schema).iter_errors(document)) == [], str(block)
 
 
 def test_python_blocks_are_programs(code_blocks: Blocks) -> None:
