@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import multiprocessing
-import signal
-import threading
 import time
 from argparse import Namespace
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -40,6 +36,7 @@ from prism.engine.frontend.intake import Intake
 from prism.engine.frontend.recorder import Recorder, recording_header
 from prism.engine.frontend.renderer import PrismRenderer
 from prism.engine.frontend.settings import EngineSettings
+from prism.engine.frontend.starting import in_thread
 from prism.engine.internals import ASYNC_SCHEDULER, SCHEDULER, check_frontend
 from prism.engine.wire import CONFIG_KEY, EngineCoreOptions
 from prism.errors import DeploymentError, RequestRefused
@@ -129,7 +126,7 @@ class Frontend:
         _load_parsers(self._args)
         self._receiver.start()
         self._running.push_async_callback(self._receiver.close)
-        engine = self.engine = await _in_thread(self._make_engine)
+        engine = self.engine = await in_thread(self._make_engine)
         self._running.callback(self._stop_engine)
         self._record(engine.vllm_config)
         app = await self._build_app(engine)
@@ -322,34 +319,3 @@ def _load_parsers(args: Namespace) -> None:
         validate_api_server_args(args)  # type: ignore[no-untyped-call]
     except KeyError as error:
         raise DeploymentError(str(error.args[0])) from error
-
-
-async def _in_thread(work: Callable[[], PrismAsyncLLM]) -> PrismAsyncLLM:
-    """Run slow start-up work beside the event loop, so that probes and signals are answered meanwhile.
-
-    The thread is a daemon: when the process is told to stop, it does not wait for a model to load. It blocks the
-    signals that ask a whole process group to end (Ctrl-C, `timeout`); the processes that it starts inherit that, so the
-    engine goes on until the serving process, which does get them, has finished its streams.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[PrismAsyncLLM] = loop.create_future()
-
-    def settle(result: PrismAsyncLLM | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        elif result is not None:
-            done.set_result(result)
-
-    def run() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        try:
-            outcome: tuple[PrismAsyncLLM | None, BaseException | None] = (work(), None)
-        except BaseException as error:  # noqa: BLE001 - handed to the event loop, whatever it is
-            outcome = (None, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, *outcome)
-
-    threading.Thread(target=run, name="prism-engine-start", daemon=True).start()
-    return await done
