@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import click
 import jsonschema_rs
 import pytest
 import typer
@@ -112,7 +111,7 @@ def test_modules_that_are_run_exist(commands: list[tuple[str, list[str]]]) -> No
     assert [module for module in modules if importlib.util.find_spec(module) is None] == []
 
 
-def _alone(command: Callable[..., None]) -> click.Command:
+def _alone(command: Callable[..., None]) -> Any:
     app = typer.Typer()
     app.command()(command)
     return typer.main.get_command(app)
@@ -123,7 +122,11 @@ def _parsed(name: str, arguments: list[str]) -> None:
     if name == "serve":
         make_parser(add_kserve_flags).parse_args(arguments)
         return
-    handed_over = {"demo": demo_command, "bench": bench_command, "replay": replay_command}
+    handed_over: dict[str, Callable[..., None]] = {
+        "demo": demo_command,
+        "bench": bench_command,
+        "replay": replay_command,
+    }
     if name in handed_over:
         _alone(handed_over[name]).make_context(name, arguments)
         return
@@ -131,11 +134,10 @@ def _parsed(name: str, arguments: list[str]) -> None:
     command.make_context(name, arguments)
 
 
-def _main_command(name: str) -> click.Command:
+def _main_command(name: str) -> Any:
     from prism.__main__ import app
 
-    commands: dict[str, click.Command] = vars(typer.main.get_command(app))["commands"]
-    return commands[name]
+    return vars(typer.main.get_command(app))["commands"][name]
 
 
 def test_prism_commands_parse(commands: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +147,7 @@ def test_prism_commands_parse(commands: list[tuple[str, list[str]]], monkeypatch
     for place, (name, *arguments) in asked:
         try:
             _parsed(name, [word for word in arguments if word != "..."])
-        except click.exceptions.Exit:
+        except typer.Exit:
             pass  # --help
         except Exception as error:  # noqa: BLE001 - said with its place
             pytest.fail(f"{place}: prism {name} {' '.join(arguments)}: {error}")

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 import yaml
@@ -59,7 +58,7 @@ def known_flags() -> set[str]:
     return flags | _options(typer.main.get_command(sim_app)) | _options(typer.main.get_command(main))
 
 
-def _options(command: click.Command) -> set[str]:
+def _options(command: Any) -> set[str]:
     own = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
     inner = vars(command).get("commands", {}).values()
     return own.union(*map(_options, inner))

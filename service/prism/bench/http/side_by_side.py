@@ -91,13 +91,13 @@ def _weights(model: str, tokenizer: Path | None) -> Path:
 async def _sustained(client: httpx.AsyncClient, url: str, workload: Rag) -> float:
     """Requests a second with all places taken, after a warm-up of as many."""
     sessions = workload.draw(2.0 * CALIBRATION, 1.0, seed=1_000)
-    for part in (sessions[:CALIBRATION], sessions[CALIBRATION:]):
-        load = Load(client, url)
-        await load.run_closed(part, TOGETHER)
-        failed = [reply.error for reply in load.replies if reply.error]
-        if failed:
-            raise DeploymentError(f"stock vLLM fails: {failed[0]}")
-    return len(part) / load.now
+    await Load(client, url).run_closed(sessions[:CALIBRATION], TOGETHER)
+    measured = Load(client, url)
+    await measured.run_closed(sessions[CALIBRATION:], TOGETHER)
+    failed = [reply.error for reply in measured.replies if reply.error]
+    if failed:
+        raise DeploymentError(f"stock vLLM fails: {failed[0]}")
+    return len(measured.replies) / measured.now
 
 
 def main(
