@@ -160,16 +160,16 @@ seccompProfile: {type: RuntimeDefault}
 {{- define "prism.operatorRules" -}}
 - apiGroups: [serving.prism.dev]
   resources: [prismconfigs]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [serving.prism.dev]
   resources: [prismconfigs/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [serving.kserve.io]
   resources: [inferenceservices, servingruntimes]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: {{ .Values.operator.nudgePods | ternary "[get, list, watch, patch]" "[get, list, watch]" }}
+  verbs: {{ .Values.operator.nudgePods | ternary "[list, watch, patch]" "[list, watch]" }}
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [list, watch]
@@ -179,20 +179,20 @@ seccompProfile: {type: RuntimeDefault}
     {{- range until 8 }}
     - prism-settings-{{ . }}
     {{- end }}
-  verbs: [get, create, patch, delete]
+  verbs: [create, patch, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [list, watch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   resourceNames: [prism-admin]
-  verbs: [get, create, patch, delete]
+  verbs: [create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end }}
 
 {{/*
