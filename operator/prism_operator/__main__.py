@@ -84,7 +84,8 @@ class Operator:
     def _wait_until_known(self) -> bool:
         """Whether all is known that must be before anything is written; False if told to stop before."""
         while not self._stopping.is_set():
-            self._look_at_schema()
+            if self._schema_trouble:
+                self._look_at_schema()
             if not self.not_ready():
                 return True
             self._stopping.wait(0.2 if not self._schema_trouble else _SCHEMA_SECONDS)

@@ -6,7 +6,6 @@ that is absent or of another type than it should be reads as absent; what a Pris
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -190,8 +189,3 @@ def _text(value: object) -> str:
 
 def _count(value: object, otherwise: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
-
-
-def canonical(data: object) -> str:
-    """One spelling for equal JSON."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"))

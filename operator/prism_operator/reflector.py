@@ -83,7 +83,7 @@ class Reflector(threading.Thread, Generic[V]):
                 self._list()
                 failures = 0
                 why = self._watch_until_resync(why)
-            except ApiError as error:
+            except Exception as error:  # noqa: BLE001 - a kind that nobody follows any more would be noticed by nobody
                 why = "failed"
                 self._report(error, failures)
                 self._stopping.wait(min(0.5 * 2**failures, LONGEST_PAUSE_SECONDS) * random.uniform(0.8, 1.2))
@@ -142,13 +142,13 @@ class Reflector(threading.Thread, Generic[V]):
             self._cache.put(value)
         CACHED_OBJECTS.labels(self._resource.plural).set(len(self._cache))
 
-    def _report(self, error: ApiError, failures: int) -> None:
+    def _report(self, error: Exception, failures: int) -> None:
         self._trouble = _advice(self._resource, error)
         level = logging.WARNING if failures in (0, 5) else logging.DEBUG
-        _logger.log(level, "%s", self._trouble)
+        _logger.log(level, "%s", self._trouble, exc_info=None if isinstance(error, ApiError) else error)
 
 
-def _advice(resource: Resource, error: ApiError) -> str:
+def _advice(resource: Resource, error: Exception) -> str:
     if isinstance(error, Missing):
         return f"the cluster knows no {resource.kind} ({resource.api_version}): install its CustomResourceDefinition"
     if isinstance(error, Forbidden):

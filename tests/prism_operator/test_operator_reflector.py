@@ -36,10 +36,10 @@ class Script:
         self.watches: list[list[Line] | int] = []
         self.watched_from: list[str] = []
 
-    def list(self) -> tuple[int, list[str], str]:
+    def next_list(self) -> tuple[int, list[str], str]:
         return self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
 
-    def watch(self, version: str) -> list[Line] | int:
+    def next_watch(self, version: str) -> list[Line] | int:
         self.watched_from.append(version)
         return self.watches.pop(0) if self.watches else [30.0]
 
@@ -68,9 +68,9 @@ def api(script: Script) -> Iterator[Api]:
         def do_GET(self) -> None:
             query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
             if "watch" in query:
-                self._watch(script.watch(query.get("resourceVersion", "")))
+                self._watch(script.next_watch(query.get("resourceVersion", "")))
             else:
-                self._list(*script.list())
+                self._list(*script.next_list())
 
         def _list(self, status: int, names: list[str], version: str) -> None:
             body = {"metadata": {"resourceVersion": version}, "items": [config_map(name) for name in names]}
