@@ -10,6 +10,8 @@ import pytest
 
 from prism.config.crd import custom_resource_definition
 from realcluster.cluster import HostApiServer
+from realcluster.namespaces import wait_for
+from realcluster.namespaces import wait_for
 from realcluster.operator_process import RELEASE, Team
 
 
@@ -19,9 +21,20 @@ def with_kinds(api_server: HostApiServer, kserve_crds: Path) -> HostApiServer:
     apply = ("apply", "--server-side", "--force-conflicts", "-f")
     api_server.kubectl(*apply, str(kserve_crds))
     api_server.kubectl(*apply, "-", stdin=json.dumps(custom_resource_definition()))
-    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    wait_for("all kinds are served", lambda: _established(api_server), seconds=60)
     api_server.kubectl("create", "namespace", RELEASE, check=False)
     return api_server
+
+
+def _established(server: HostApiServer) -> bool:
+    found = server.get("crds")["items"]
+    conditions = [one.get("status", {}).get("conditions") or [] for one in found]
+    return all(any(one["type"] == "Established" and one["status"] == "True" for one in each) for each in conditions)
+
+
+def _all_established(api_server: HostApiServer) -> bool:
+    conditions = [one.get("status", {}).get("conditions") or () for one in api_server.get("crd")["items"]]
+    return all(any(one["type"] == "Established" and one["status"] == "True" for one in all_of) for all_of in conditions)
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
+from prism.config.crd import custom_resource_definition
 from realcluster.cluster import HostApiServer
-from realcluster.operator_process import Team, Traffic, begin_trial, operator, wait_over
+from realcluster.operator_process import RELEASE, Team, Traffic, begin_trial, operator, wait_over
 
 
 def test_an_operator_killed_during_a_trial_goes_on_from_the_status(with_kinds: HostApiServer, team: Team) -> None:
@@ -34,6 +37,34 @@ def test_an_operator_that_cannot_read_the_kinds_says_which(api_server: HostApiSe
     with operator(api_server, team.folder, kubeconfig=config, ready=False) as process:
         team.wait("it says what is missing", lambda: "lacks list and watch" in process.probe("readyz")[1])
         assert process.probe("healthz")[0] == 200
+
+
+def test_an_older_definition_keeps_the_operator_from_writing(with_kinds: HostApiServer, team: Team) -> None:
+    older = custom_resource_definition()
+    spec = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["properties"]["limits"]
+    apply = ("apply", "--server-side", "--force-conflicts", "-f", "-")
+    with_kinds.kubectl(*apply, stdin=json.dumps(older))
+    try:
+        with operator(with_kinds, team.folder, "--lease-name=older", ready=False) as process:
+            team.wait("it says what would be lost", lambda: "would drop spec.limits" in process.probe("readyz")[1])
+            assert "older" not in with_kinds.kubectl("get", "leases", "-n", RELEASE)
+            with_kinds.kubectl(*apply, stdin=json.dumps(custom_resource_definition()))
+            process.wait_ready()
+    finally:
+        with_kinds.kubectl(*apply, stdin=json.dumps(custom_resource_definition()))
+
+
+def test_nudged_pods_carry_the_digest_that_they_should_obey(with_kinds: HostApiServer, team: Team) -> None:
+    with operator(with_kinds, team.folder, "--lease-name=nudge", "--nudge-pods"):
+        team.serve("s")
+        (pod,) = team.start_pods("s", 1)
+        pod.still = True
+        team.configure(scheduler={"coldLane": {"quota": 0.2}})
+        team.wait("the pod is nudged", pod.nudge)
+        pod.still = False
+        team.wait("it is applied", lambda: team.condition() == ("True", "Applied"))
+        assert pod.admin.settings.in_force.digest == pod.nudge()
 
 
 def _holder(server: HostApiServer) -> str:

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from realcluster.cluster import HostApiServer
-from realcluster.operator_process import TRIAL, OperatorProcess, Team, Traffic, begin_trial, operator, wait_over
+from realcluster.operator_process import (
+    RELEASE,
+    TRIAL,
+    OperatorProcess,
+    Team,
+    Traffic,
+    begin_trial,
+    operator,
+    wait_over,
+)
 
 QUOTA_2 = {"coldLane": {"quota": 0.2}}
 QUOTA_3 = {"coldLane": {"quota": 0.3}}
@@ -65,8 +74,34 @@ def test_a_config_map_follows_an_edit_within_two_seconds(running: OperatorProces
     team.configure(scheduler=QUOTA_2)
     team.wait("the first is there", lambda: "spec" in team.documents().get("s", {}).get("stable", {}))
     team.configure(scheduler=QUOTA_3)
-    followed = lambda: team.documents()["s"]["stable"]["spec"]["scheduler"] == QUOTA_3  # noqa: E731
+
+    def followed() -> bool:
+        return bool(team.documents()["s"]["stable"]["spec"]["scheduler"] == QUOTA_3)
+
     assert team.wait("the ConfigMap follows", followed) < 2
+
+
+def test_a_service_that_no_config_selects_follows_the_default_config(running: OperatorProcess, team: Team) -> None:
+    team.serve("s", labels={"other": "label"})
+    team.wait("it has the defaults", lambda: team.source("s") == "defaults")
+    metadata = {"name": "default", "namespace": RELEASE}
+    body = {"apiVersion": "serving.prism.dev/v1alpha1", "kind": "PrismConfig", "metadata": metadata, "spec": {}}
+    team.api_server.apply({**body, "spec": {"scheduler": QUOTA_2}})
+    try:
+        team.wait("it has the default config's", lambda: team.source("s") == f"{RELEASE}/default")
+        team.start_pods("s", 1)
+        reason = "{.status.conditions[?(@.type=='Applied')].reason}"
+        shown = ("get", "prismconfig", "default", "-n", RELEASE, "-o", f"jsonpath={reason}")
+        team.wait("its status says so", lambda: team.api_server.kubectl(*shown) == "Applied")
+        team.configure("other", scheduler=QUOTA_3)
+        team.api_server.kubectl(
+            "label", "inferenceservice", "s", "-n", team.namespace, "serving.prism.dev/config=other"
+        )
+        team.wait("a config of its own goes first", lambda: team.source("s") == f"{team.namespace}/other")
+    finally:
+        team.api_server.kubectl("delete", "prismconfig", "default", "-n", RELEASE)
+    team.api_server.kubectl("delete", "prismconfig", "other", "-n", team.namespace)
+    team.wait("it is back at the defaults", lambda: team.source("s") == "defaults")
 
 
 def test_a_minute_in_which_nothing_happens_has_no_write(running: OperatorProcess, team: Team) -> None:

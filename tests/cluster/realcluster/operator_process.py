@@ -53,6 +53,7 @@ class OperatorProcess:
         """Ends it without a chance to tidy up."""
         self.process.kill()
         self.process.wait(timeout=10)
+        self._log.close()
 
     def stop(self) -> int:
         """Asks it to end; returns the exit status."""
@@ -108,6 +109,11 @@ class StandInPod:
         where = ["pod", self.name, "-n", self._namespace, "--subresource=status", "--type=merge"]
         self._api.kubectl("patch", *where, "-p", json.dumps({"status": status}))
 
+    def nudge(self) -> str:
+        """The annotation by which the kubelet is told to look at the settings; empty without it."""
+        found = self._api.get("pod", self.name, "-n", self._namespace)["metadata"]
+        return str(found.get("annotations", {}).get("serving.prism.dev/settings", ""))
+
     def delete(self) -> None:
         """Deletes the pod and closes its port."""
         self.close()
@@ -131,7 +137,13 @@ class StandInPod:
                     continue
                 texts = [one["data"][key] for one in answer.get("items", ()) if key in (one.get("data") or {})]
                 if texts:
-                    self.admin.file.write_text(texts[0])
+                    self._bring(texts[0])
+
+    def _bring(self, text: str) -> None:
+        """Swaps the file whole, as the kubelet does."""
+        new = self.admin.file.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.admin.file)
 
 
 def _pod(namespace: str, service: str, name: str) -> dict[str, Any]:
@@ -216,6 +228,10 @@ class Team:
         found = self.api_server.get("configmaps", "-n", self.namespace)["items"]
         texts = {key: text for one in found for key, text in (one.get("data") or {}).items()}
         return {key.removesuffix(".yaml"): yaml.safe_load(text) for key, text in texts.items() if key.endswith(".yaml")}
+
+    def source(self, service: str) -> str:
+        """Who wrote the settings that a service's document has for all pods; empty without a document."""
+        return str(self.documents().get(service, {}).get("stable", {}).get("source", ""))
 
     def close(self) -> None:
         """Closes the pods' ports and takes the objects away, which nobody collects without controllers."""
