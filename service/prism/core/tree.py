@@ -245,6 +245,8 @@ class DemandAwareRadixTree:
         self._heap: list[tuple[EvictionKey, int, Node]] = []
         self._candidates: OrderedDict[Node, None] = OrderedDict()
         self._tickets = 0
+        self._choice: tuple[Node, EvictionKey] | None = None
+        self._chosen_at = (0, 0, 0)
         self._owed = 0
         self._ring: list[Node | None] = [None] * self.ledger.window
         self._continuations: OrderedDict[bytes, Continuation] = OrderedDict()
@@ -747,8 +749,11 @@ class DemandAwareRadixTree:
     def _least(self) -> tuple[Node, EvictionKey]:
         """The candidate worth least: of those whose bound is below the least key found so far, the one with that key.
 
-        Where many bounds lie below it, the least of some, so that a pass stays short.
+        Where many bounds lie below it, the least of some, so that a pass stays short. A choice among all stands until
+        something happens: running requests take their blocks one by one.
         """
+        if self._choice is not None and self._chosen_at == self._moment() and self._choice[0].ticket:
+            return self._choice
         weighed: list[tuple[Node, EvictionKey]] = []
         least: tuple[EvictionKey, Node] | None = None
         while self._heap and len(weighed) < self._WEIGHED:
@@ -764,7 +769,14 @@ class DemandAwareRadixTree:
         assert least is not None
         for node, bound in weighed:
             self._push(node, bound)
-        return least[1], least[0]
+        choice = least[1], least[0]
+        self._choice = choice if len(weighed) < self._WEIGHED else None
+        self._chosen_at = self._moment()
+        return choice
+
+    def _moment(self) -> tuple[int, int, int]:
+        """Equal while no key and no candidate can have changed, but for candidates that went."""
+        return self.ledger.epoch, self.uses, self._tickets
 
     def _turn_hand(self, count: int) -> None:
         """Weigh a few candidates again in turn, so that worth that faded with time is noticed."""
