@@ -11,7 +11,6 @@ import pytest
 from prism.config.crd import custom_resource_definition
 from realcluster.cluster import HostApiServer
 from realcluster.namespaces import wait_for
-from realcluster.namespaces import wait_for
 from realcluster.operator_process import RELEASE, Team
 
 
@@ -30,11 +29,6 @@ def _established(server: HostApiServer) -> bool:
     found = server.get("crds")["items"]
     conditions = [one.get("status", {}).get("conditions") or [] for one in found]
     return all(any(one["type"] == "Established" and one["status"] == "True" for one in each) for each in conditions)
-
-
-def _all_established(api_server: HostApiServer) -> bool:
-    conditions = [one.get("status", {}).get("conditions") or () for one in api_server.get("crd")["items"]]
-    return all(any(one["type"] == "Established" and one["status"] == "True" for one in all_of) for all_of in conditions)
 
 
 @pytest.fixture

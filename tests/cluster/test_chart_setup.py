@@ -15,6 +15,7 @@ from prism_operator.api import Api, connect
 from prism_operator.install import check_operator, clean_up, create_default, main
 from realcluster.cluster import HostApiServer
 from realcluster.controlplane import KubectlFailed
+from realcluster.fixtures import running_api_server
 from realcluster.helm import Helm
 from realcluster.installation import CHART
 from realcluster.namespaces import wait_for
@@ -23,6 +24,12 @@ CRD = "prismconfigs.serving.prism.dev"
 # Neither KServe nor a kubelet is here.
 ALONE = {"runtimes": {"gpu": {"enabled": False}, "cpu": {"enabled": False}}}
 MADE_BY_OPERATOR = {"app.kubernetes.io/managed-by": "prism-operator"}
+
+
+@pytest.fixture(scope="module")
+def api_server() -> Iterator[HostApiServer]:
+    """One of its own: the CRD comes and goes here."""
+    yield from running_api_server()
 
 
 @pytest.fixture

@@ -75,6 +75,11 @@ def helm_binary() -> Path:
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[HostApiServer]:
     """An API server without nodes."""
+    yield from running_api_server()
+
+
+def running_api_server() -> Iterator[HostApiServer]:
+    """Starts one and ends it afterwards, for tests that need one of their own."""
     for folder in temporary_folder("api"):
         server = _or_skip(HostApiServer, folder)
         try:
