@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from prism.bench.http.load import Load
-from prism.bench.http.report import Results, as_json, markdown, table
+from prism.bench.http.report import Results, as_json, markdown, rate_text, table
 from prism.bench.http.run import Cell, Cold, OnBegin, Plan, run
 from prism.bench.http.servers import Server, parse_server, served_model
 from prism.bench.http.workloads import Agents, FromFile, Rag, Workload
@@ -129,7 +129,8 @@ def progress_shown(plan: Plan, console: Console) -> Iterator[OnBegin]:
 
         def begin(cell: Cell, load: Load, count: int) -> None:
             loads.append((load, count))
-            progress.update(bar, completed=len(loads) - 1, description=f"{cell.server} {cell.rate:g}/s {cell.repeat}")
+            what = f"{cell.server}, {rate_text(plan, cell.rate)}, repeat {cell.repeat + 1}"
+            progress.update(bar, completed=len(loads) - 1, description=what)
             if not redrawing:
                 redrawing.append(asyncio.create_task(redraw()))
 

@@ -114,14 +114,14 @@ def summarize(rate: float, arm: str, cells: Sequence[Cell]) -> ArmSummary:
         len(failed),
         percentiles([math.inf if reply.ttft_s is None else reply.ttft_s for reply in replies]),
         sum(answered) / len(answered) if answered else None,
-        hit_rate(replies),
+        hitrate_text(replies),
         tokens / took if took else 0.0,
         late[int(0.99 * (len(late) - 1))] if late else 0.0,
         dict(Counter(failed).most_common()),
     )
 
 
-def hit_rate(replies: Sequence[Reply]) -> float | None:
+def hitrate_text(replies: Sequence[Reply]) -> float | None:
     """Prompt tokens from the cache of all prompt tokens; None if no answer says."""
     told = [(reply.cached_tokens, reply.prompt_tokens) for reply in replies if reply.cached_tokens is not None]
     prompt = sum(tokens for _, tokens in told)
@@ -144,7 +144,7 @@ def rows(results: Results) -> list[list[str]]:
     """The table's cells, as text, under `_COLUMNS`."""
     return [
         [
-            _rate(results.plan, one.rate),
+            rate_text(results.plan, one.rate),
             one.arm,
             str(one.requests),
             str(one.failed),
@@ -161,14 +161,14 @@ def sentences(results: Results) -> list[str]:
     """What compares with what, what failed, and what the figures rest on."""
     said = [_compared(results.plan, one) for one in results.comparisons]
     for one in results.summaries:
-        said += [f"{one.arm} at {_rate(results.plan, one.rate)}: {n} × {text}" for text, n in one.errors.items()]
+        said += [f"{one.arm} at {rate_text(results.plan, one.rate)}: {n} × {text}" for text, n in one.errors.items()]
     said += _doubts(results)
     said.append(_conditions(results))
     return said
 
 
 def _compared(plan: Plan, one: Comparison) -> str:
-    head = f"{one.arm} over {one.to} at {_rate(plan, one.rate)}, TTFT of {one.pairs} pairs"
+    head = f"{one.arm} over {one.to} at {rate_text(plan, one.rate)}, TTFT of {one.pairs} pairs"
     head += f" ({one.left_out} left out, not answered by both)" if one.left_out else ""
     if not one.ratios:
         return f"{head}: too few for an interval"
@@ -178,7 +178,7 @@ def _compared(plan: Plan, one: Comparison) -> str:
 def _doubts(results: Results) -> list[str]:
     late = [one for one in results.summaries if one.late_p99_s > LATE_S]
     said = [
-        f"The client itself sent late ({one.arm} at {_rate(results.plan, one.rate)}: 99 % within "
+        f"The client itself sent late ({one.arm} at {rate_text(results.plan, one.rate)}: 99 % within "
         f"{one.late_p99_s:.2f} s of their moment): give it a processor of its own."
         for one in late
     ]
@@ -252,5 +252,6 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _rate(plan: Plan, rate: float) -> str:
+def rate_text(plan: Plan, rate: float) -> str:
+    """A cell's load, as a reader calls it."""
     return f"{plan.together} together" if plan.together else f"{rate:g}/s"
