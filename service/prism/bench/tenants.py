@@ -52,7 +52,7 @@ class Traffic:
     model: str = "qwen3-4b"
     per_second: float = 1.2
     times: float = 10.0
-    seconds: float = 180.0
+    seconds: float = 120.0
 
     @property
     def flood(self) -> tuple[float, float]:
@@ -71,6 +71,9 @@ class Traffic:
                 for tenant, times in ((QUIET, quiet), (FLOOD, flood))
             )
         )
+
+
+DEFAULT = Traffic()
 
 
 def _named(tenant: str, workload: Workload) -> Workload:
@@ -105,11 +108,11 @@ def table(rows: Sequence[tuple[str, list[RequestRecord]]], traffic: Traffic) -> 
 
 def main(
     arm: Annotated[list[str] | None, typer.Option(help="Name, or name=ARM:{JSON spec}; repeatable.")] = None,
-    model: Annotated[str, typer.Option(help="A preset of the cost model.")] = Traffic.model,
-    per_second: Annotated[float, typer.Option(help="Requests per second of the quiet tenant.")] = Traffic.per_second,
-    times: Annotated[float, typer.Option(help="How much more the flood asks.")] = Traffic.times,
-    seconds: Annotated[float, typer.Option(help="Virtual seconds of arrivals.")] = Traffic.seconds,
-    seeds: Annotated[int, typer.Option(help="Number of runs that are pooled.")] = 3,
+    model: Annotated[str, typer.Option(help="A preset of the cost model.")] = DEFAULT.model,
+    per_second: Annotated[float, typer.Option(help="Requests per second of the quiet tenant.")] = DEFAULT.per_second,
+    times: Annotated[float, typer.Option(help="How much more the flood asks.")] = DEFAULT.times,
+    seconds: Annotated[float, typer.Option(help="Virtual seconds of arrivals.")] = DEFAULT.seconds,
+    seeds: Annotated[int, typer.Option(help="Number of runs that are pooled.")] = 2,
 ) -> None:
     """Compare what a quiet tenant waits for."""
     logging.getLogger("vllm").setLevel(logging.ERROR)

@@ -1,0 +1,107 @@
+"""The HTTP surface against its own OpenAPI description: whatever is sent is answered, and both processes live on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import APIOperation, Case
+from schemathesis.core.result import Ok
+from tests.realserver import MODEL, Served
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(660)]
+
+TIMEOUT_SECONDS = 60
+LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "max_new_tokens")
+
+bounded = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def meant_for_the_model(case: Case[Any]) -> None:
+    """Most random bodies name no model and ask for thousands of tokens: let them get past the door, and be short."""
+    body: Any = case.body
+    if isinstance(body, dict):
+        if "model" in body and len(str(body)) % 4:
+            body["model"] = MODEL
+        for name in LENGTHS:
+            if isinstance(body.get(name), int):
+                body[name] = min(body[name], 4)
+        if isinstance(body.get("n"), int):
+            body["n"] = min(body["n"], 3)
+
+
+def is_answer(response: Any) -> bool:
+    """No failure of the server's own: those are 500 and, since the engine lives, 503."""
+    return response.status_code < 500 or response.status_code in (501, 504)
+
+
+def not_answered(operation: APIOperation[Any, Any, Any, Any]) -> list[str]:
+    """What was sent to one operation and failed in the server."""
+    failed: list[str] = []
+
+    @bounded
+    @given(case=operation.as_strategy())
+    def send(case: Case[Any]) -> None:
+        meant_for_the_model(case)
+        response = case.call(timeout=TIMEOUT_SECONDS)
+        if not is_answer(response):
+            failed.append(f"{operation.label}: {response.status_code} {case.body!r} {response.text}")
+
+    send()
+    return failed
+
+
+def test_whatever_the_description_allows_is_answered(served: Served) -> None:
+    description = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
+    operations = [found.ok() for found in description.get_all_operations() if isinstance(found, Ok)]
+    asked = [operation for operation in operations if "lora_adapter" not in operation.path]
+    assert {"POST /v1/chat/completions", "POST /v1/messages"} <= {operation.label for operation in asked}
+    assert [failure for operation in asked for failure in not_answered(operation)] == []
+    assert served.ready() == 200
+
+
+INFERENCE = st.sampled_from(["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+NAMES = """messages prompt input prism documents tools cache_salt stream stop logprobs chat_template_kwargs vllm_xargs
+response_format stream_options logit_bias priority system"""
+FIELDS = st.sampled_from(NAMES.split())
+
+
+@bounded
+@given(route=INFERENCE, fields=st.dictionaries(FIELDS, ANYTHING, max_size=3), streamed=st.booleans())
+def check_one_field_off(http: httpx.Client, route: str, fields: dict[str, Any], streamed: bool) -> None:
+    good = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hello"}],
+        "prompt": "hello",
+        "input": "hello",
+        "max_tokens": 2,
+        "max_output_tokens": 2,
+        "stream": streamed,
+    }
+    content = json.dumps({**good, **fields}).encode()
+    answer = http.post(route, content=content, headers={"content-type": "application/json"})
+    assert is_answer(answer), (answer.status_code, answer.text)
+
+
+def test_a_good_request_with_some_fields_off_is_answered(http: httpx.Client) -> None:
+    check_one_field_off(http)
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/messages", "/tokenize", "/v1/responses"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b'{"model": "\\ud800"}', b"[" * 50_000, b'{"prism": ' * 5_000],
+    ids=["empty", "half", "null", "list", "text", "not utf-8", "surrogate", "deep", "deep objects"],
+)
+def test_a_body_that_is_no_request_is_refused(http: httpx.Client, route: str, content: bytes) -> None:
+    answer = http.post(route, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 404, 422)
