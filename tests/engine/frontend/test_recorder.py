@@ -10,10 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreRequest
 
+from prism.core.namespace import AdapterLoads
 from prism.core.segments import PromptPlan, Segment, SegmentKind, segment_identity
 from prism.engine.frontend import recorder as recorder_module
+from prism.engine.frontend.async_llm import _added, _prepare
 from prism.engine.frontend.desk import LiveRequest
+from prism.engine.frontend.plan import DraftPlan, DraftSegment
 from prism.engine.frontend.recorder import Recorder
 from prism.engine.recording import Header, RecordedRequest, read_recording
 from prism.engine.wire import encode_plan
@@ -171,11 +176,49 @@ def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rec
     recorder.close()
 
 
+def _request(tokens: list[int] | None, salt: str | None = None) -> EngineCoreRequest:
+    return EngineCoreRequest(
+        request_id="r",
+        prompt_token_ids=tokens,
+        mm_features=None,
+        sampling_params=SamplingParams(),
+        pooling_params=None,
+        arrival_time=0.0,
+        lora_request=None,
+        cache_salt=salt,
+        data_parallel_rank=None,
+    )
+
+
+def _recorded_of(path: Path, request: EngineCoreRequest, draft: DraftPlan | None) -> list[RecordedRequest]:
+    _prepare(request, draft, AdapterLoads())
+    recorder, live = Recorder(path, 1 << 20, HEADER), _live(time.monotonic())
+    recorder.added(live, *_added(request))
+    recorder.ended(live)
+    recorder.close()
+    return list(read_recording(path)[1])
+
+
+def test_what_crosses_to_the_engine_is_what_is_recorded(tmp_path: Path) -> None:
+    draft = DraftPlan((DraftSegment(SegmentKind.DOCUMENT, 3, 303), DraftSegment(SegmentKind.PRIVATE, 604, 607)))
+    (request,) = _recorded_of(tmp_path / "x", _request(TOKENS, "alice"), draft)
+    assert [span.kind for span in request.spans] == ["plain", "document", "plain", "private"]
+    assert request.prompt_tokens == len(TOKENS)
+    assert request.tenant
+
+
+def test_a_prompt_of_embeddings_is_not_recorded(tmp_path: Path) -> None:
+    assert _recorded_of(tmp_path / "x", _request(None), None) == []
+
+
 class _Slow:
     """Tokens that can be looked at only when the event is set."""
 
     def __init__(self, tokens: list[int], release: threading.Event) -> None:
         self._tokens, self._release = tokens, release
+
+    def __bool__(self) -> bool:
+        return True
 
     def __len__(self) -> int:
         self._release.wait(30)

@@ -89,8 +89,12 @@ class Recorder:
         self._thread.start()
 
     def added(self, live: LiveRequest, name: str, tokens: Sequence[int], namespace: str, plan: bytes | None) -> None:
-        """A request was handed to the engine under this internal id, with this prompt; `plan` as encoded for it."""
-        self._prompts.setdefault(live, {})[name] = _Prompt(tokens, namespace, plan)
+        """A request was handed to the engine under this internal id, with this prompt; `plan` as encoded for it.
+
+        A prompt of embeddings alone has no tokens, and is not recorded.
+        """
+        if tokens:
+            self._prompts.setdefault(live, {})[name] = _Prompt(tokens, namespace, plan)
 
     def ended(self, live: LiveRequest) -> None:
         """An HTTP request has ended and all of its facts have come; never waits."""
