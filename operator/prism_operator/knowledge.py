@@ -111,6 +111,17 @@ class Knowledge:
         selections = sorted(self.selections.items())
         return tuple((namespace, name) for namespace, one in selections for name in one.targets(None))
 
+    def is_decided(self, config: Key) -> bool:
+        """Whether it is known yet which services get the config's settings."""
+        if config != self.default:
+            return config[0] in self.selections
+        return all(namespace in self.selections for namespace in self.cluster.services.namespaces())
+
+    def documented(self, namespace: str) -> frozenset[str]:
+        """The services of a namespace that have a document."""
+        maps = self.cluster.maps.of_namespace(namespace)
+        return frozenset(key.removesuffix(".yaml") for owned in maps for key in owned.content)
+
     def pods_of(self, targets: Iterable[Key]) -> dict[Key, list[Pod]]:
         """The predictor pods of these services, by name, without those that are on their way out."""
         by_namespace: dict[str, Mapping[str, list[Pod]]] = {}

@@ -102,6 +102,11 @@ class Pod:
     life: str
     nudge: str
 
+    @property
+    def process(self) -> str:
+        """Tells its process from those before it under the same name."""
+        return f"{self.meta.uid}/{self.life}"
+
 
 @dataclass(frozen=True, slots=True)
 class Owned:

@@ -192,7 +192,7 @@ class Reconciler:
         usable = [one for one in configs if one.spec is not None or known.last_good(one.config) is not None]
         services = self.cluster.services.of_namespace(namespace)
         before = known.selections.get(namespace)
-        selection = select(usable, services, self.cluster.runtimes_for(namespace))
+        selection = select(usable, services, self.cluster.runtimes_for(namespace), known.documented(namespace))
         known.selections[namespace] = selection
         try:
             self._write(namespace, selection, services)
@@ -246,6 +246,10 @@ class Reconciler:
             self.predictors.forget(key)
             known.forget(key)
             return
+        if not known.is_decided(key):
+            # Without its services a trial would look as if it had lost them.
+            self.queue.add_after(("config", *key), _UNHEARD_SECONDS)
+            return
         judged, memory, last_good = known.judged(config), known.memory(config), known.last_good(config)
         pods = known.pods_of(known.targets(key))
         before = memory.trial
@@ -284,7 +288,7 @@ class Reconciler:
             for pod in of_target:
                 settings = candidate if candidate is not None and pod.meta.name in tried else stable
                 if pod.address:
-                    wanted[pod.meta.key] = Wanted(pod.address, pod.life, settings.digest)
+                    wanted[pod.meta.key] = Wanted(pod.address, pod.process, settings.digest)
                     self._nudge(pod, target, settings.digest)
         self.predictors.watch(key, wanted, brisk=running)
 
@@ -308,8 +312,7 @@ class Reconciler:
 
     def _view(self, pod: Pod) -> PodView:
         heard = self.predictors.heard(pod.meta.key)
-        life = f"{pod.meta.uid}/{pod.life}"
-        return PodView(pod.meta.name, pod.ready, life, heard.digest, heard.figures, heard.taken)
+        return PodView(pod.meta.name, pod.ready, pod.process, heard.digest, heard.figures, heard.taken)
 
 
 def _goal(judged: Judged, decided: Plan) -> Settings | None:

@@ -10,7 +10,7 @@ or if the service itself does (one that brings its own container). Others are no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -76,24 +76,41 @@ def _selector_alone(config: Config) -> Selector | None:
         return None
 
 
-def runs_prism(service: Service, runtimes: Mapping[Key, Runtime]) -> bool:
-    """Whether the service's predictor is PRISM's. `runtimes` holds those of the cluster under an empty namespace."""
+def runs_prism(service: Service, runtimes: Mapping[Key, Runtime], *, did: bool = False) -> bool:
+    """Whether the service's predictor is PRISM's. `runtimes` holds those of the cluster under an empty namespace.
+
+    A runtime that is not there says nothing, least of all that its pods have gone: then it is as it was, `did`.
+    """
     if service.meta.labels.get(LABEL_RUNTIME) == "true":
         return True
     if not service.runtime:
         return False
     of_namespace = runtimes.get((service.meta.namespace, service.runtime))
-    of_cluster = runtimes.get(("", service.runtime))
     if service.runtime_scope == "cluster":
         of_namespace = None
-    runtime = of_namespace or of_cluster
-    return runtime is not None and runtime.runs_prism
+    runtime = of_namespace or runtimes.get(("", service.runtime))
+    return runtime.runs_prism if runtime is not None else did
 
 
-def select(configs: Iterable[Judged], services: Sequence[Service], runtimes: Mapping[Key, Runtime]) -> Selection:
-    """Decides for one namespace. `configs` are those that have settings to give, without the default."""
-    prism = {service.meta.name: service for service in services if runs_prism(service, runtimes)}
-    owners: dict[str, Key | None] = dict.fromkeys(prism)
+def select(
+    configs: Iterable[Judged],
+    services: Sequence[Service],
+    runtimes: Mapping[Key, Runtime],
+    documented: Container[str] = (),
+) -> Selection:
+    """Decides for one namespace.
+
+    Args:
+        configs: those that have settings to give, without the default.
+        services: all InferenceServices of the namespace.
+        runtimes: those that they may name.
+        documented: the services that have a document already.
+    """
+    owners: dict[str, Key | None] = {
+        service.meta.name: None
+        for service in services
+        if runs_prism(service, runtimes, did=service.meta.name in documented)
+    }
     conflicts: dict[Key, list[tuple[str, str]]] = {}
     strangers: dict[Key, list[str]] = {}
     for judged in sorted(configs, key=_age):
@@ -102,7 +119,7 @@ def select(configs: Iterable[Judged], services: Sequence[Service], runtimes: Map
             name = service.meta.name
             if not matches(judged.selector, service.meta.labels) and name not in judged.held:
                 continue
-            if name not in prism:
+            if name not in owners:
                 strangers.setdefault(key, []).append(name)
             elif (owner := owners[name]) is not None:
                 conflicts.setdefault(key, []).append((name, owner[1]))

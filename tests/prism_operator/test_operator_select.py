@@ -91,6 +91,12 @@ def test_a_runtime_of_the_namespace_hides_the_clusters(make_service: Make) -> No
     assert not runs_prism(make_service("s"), hidden)
 
 
+def test_a_runtime_that_has_gone_takes_no_settings_away(make_service: Make) -> None:
+    service = make_service("s", runtime="just-uninstalled")
+    assert select([], [service], RUNTIMES, documented={"s"}).targets(None) == ("s",)
+    assert select([], [service], RUNTIMES).services == {}
+
+
 def test_no_selector_matches_nothing_and_an_empty_one_everything() -> None:
     assert not matches(None, {"app": "rag"})
     assert matches(Selector(), {})
