@@ -23,6 +23,8 @@ from typing import Final
 from prism.config.schema import Rollout
 from prism.config.status import (
     MAX_MESSAGE,
+    MAX_TRIED_PODS,
+    MAX_TRIED_SERVICES,
     GroupFigures,
     Phase,
     RolloutStatus,
@@ -101,6 +103,9 @@ def begin(
     state = RolloutStatus(generation=generation, phase=Phase.STARTING, since=_stamp(now), stable=stable)
     if not tried:
         return _ended(state, Verdict.PASSED, "no pod runs yet: all start with it", now)
+    if len(tried) > MAX_TRIED_SERVICES:
+        sentence = f"{len(tried)} services are more than one trial can hold, {MAX_TRIED_SERVICES}: split the config"
+        return _ended(state, Verdict.INCONCLUSIVE, sentence, now)
     alone = next((target for target in tried if len(target.pods) == 1), None)
     if alone is not None:
         sentence = f"{alone.namespace}/{alone.name} has one pod, so nothing is left to compare with"
@@ -139,9 +144,10 @@ def step(
 
 
 def wanted_pods(canary: int | str, ready: int) -> int:
-    """How many of so many ready pods try a change: a percentage rounds up, and one pod at least is left out."""
+    """How many of so many ready pods try a change: a percentage rounds up, one pod at least is left out, and
+    no more are tried than a document can name."""
     wanted = canary if isinstance(canary, int) else math.ceil(ready * int(canary.removesuffix("%")) / 100)
-    return max(0, min(wanted, ready - 1))
+    return max(0, min(wanted, ready - 1, MAX_TRIED_PODS))
 
 
 def tried_pods(state: RolloutStatus | None) -> dict[Key, tuple[str, ...]]:

@@ -84,7 +84,17 @@ def trial(pods: int = 3, **values: object) -> Trial:
 
 @pytest.mark.parametrize(
     ("canary", "ready", "wanted"),
-    [(1, 3, 1), (5, 3, 2), ("10%", 3, 1), ("34%", 3, 2), ("100%", 3, 2), ("1%", 200, 2), (1, 1, 0), ("50%", 0, 0)],
+    [
+        (1, 3, 1),
+        (5, 3, 2),
+        ("10%", 3, 1),
+        ("34%", 3, 2),
+        ("100%", 3, 2),
+        ("1%", 200, 2),
+        (1, 1, 0),
+        ("50%", 0, 0),
+        ("50%", 900, 100),
+    ],
 )
 def test_a_percentage_rounds_up_and_one_pod_is_left_out(canary: int | str, ready: int, wanted: int) -> None:
     assert wanted_pods(canary, ready) == wanted
@@ -247,6 +257,13 @@ def test_the_worst_of_several_services_decides() -> None:
     other = TargetView("team-a", "t", (PodView("q0", True, digest=NEW), PodView("q1", True)))
     both = begin(2, STABLE, (*one.targets, other), rollout, one.now)
     assert set(tried_pods(both)) == {("team-a", "s"), ("team-a", "t")}
+
+
+def test_more_services_than_a_status_can_hold_are_not_tried() -> None:
+    pods = (PodView("a", True), PodView("b", True))
+    many = [TargetView("team-a", f"s{number}", pods) for number in range(257)]
+    state = begin(2, STABLE, many, Rollout(), 0.0)
+    assert (state.phase, state.verdict, state.targets) == (Phase.WITHDRAWN, Verdict.INCONCLUSIVE, ())
 
 
 def test_a_trial_that_is_over_stays_over() -> None:

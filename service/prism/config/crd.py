@@ -149,7 +149,7 @@ def helm_template() -> str:
     if "{{" in text:
         raise ValueError("a description holds {{, which Helm would read: write it in words")
     head = "{{- /* Generated from the schema by `make crd`; change the schema and generate it again. */}}\n"
-    return f"{head}{{{{- if include \"prism.crd.template\" . }}}}\n{text}{{{{- end }}}}\n"
+    return f'{head}{{{{- if include "prism.crd.template" . }}}}\n{text}{{{{- end }}}}\n'
 
 
 def structural_schema(model: type[ContractModel]) -> Schema:

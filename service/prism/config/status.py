@@ -12,6 +12,10 @@ from prism.config.schema import ContractModel
 MAX_LISTED = 64
 """How many targets, conflicts and pods a status names; the counts beside them are of all."""
 
+MAX_TRIED_SERVICES = 256
+MAX_TRIED_PODS = 100
+"""How much one trial may hold: its state stands in the status, and the names of the pods in a document."""
+
 MAX_MESSAGE = 1024
 MAX_NAME = 253
 
@@ -121,7 +125,7 @@ class RolloutTarget(ContractModel):
     """Its namespace."""
     name: str = Field(max_length=MAX_NAME)
     """Its name."""
-    pods: tuple[str, ...] = Field(default=(), strict=False, max_length=1024)
+    pods: tuple[str, ...] = Field(default=(), strict=False, max_length=MAX_TRIED_PODS)
     """The pods that try the change."""
     verdict: Verdict | None = Field(default=None, strict=False)
     """What the comparison has shown, once it has."""
@@ -160,7 +164,7 @@ class RolloutStatus(ContractModel):
     """When the phase began."""
     restarts: int = Field(default=0, ge=0)
     """How often the window began again because a tried pod was lost."""
-    targets: tuple[RolloutTarget, ...] = Field(default=(), strict=False, max_length=1024)
+    targets: tuple[RolloutTarget, ...] = Field(default=(), strict=False, max_length=MAX_TRIED_SERVICES)
     """The services in the trial."""
     stable: StableSettings | None = None
     """What the others run, and what stays if the change is withdrawn. Absent: what the services would have without
