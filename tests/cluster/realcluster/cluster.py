@@ -17,7 +17,7 @@ from realcluster.controlplane import ApiServer, Controllers, KubectlFailed, OnHo
 from realcluster.dns import start_dns
 from realcluster.images import Image
 from realcluster.namespaces import HOST_INTERFACE, INSIDE_ADDRESS, Namespaces, wait_for
-from realcluster.node import CGROUP, CGROUPS, HIERARCHIES, Node, programs_found, remove_cgroups
+from realcluster.node import Node, pods_cgroups, programs_found, remove_cgroups
 from realcluster.programs import KUBERNETES, CannotBuild, build
 
 
@@ -137,7 +137,7 @@ class NotCleanedUp(Exception):
 
 def leftovers(folder: Path) -> list[str]:
     """What of a cluster with that folder is still on this machine: processes, mounts, cgroups, interfaces."""
-    found = [f"cgroup {CGROUPS / one / CGROUP}" for one in HIERARCHIES if (CGROUPS / one / CGROUP).exists()]
+    found = [f"cgroup {root}" for root in pods_cgroups()]
     if Path(f"/sys/class/net/{HOST_INTERFACE}").exists():
         found.append(f"interface {HOST_INTERFACE}")
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()

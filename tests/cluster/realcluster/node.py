@@ -225,14 +225,17 @@ def make_cgroups() -> None:
         (CGROUPS / "cpuset" / CGROUP / file).write_text((CGROUPS / "cpuset" / file).read_text())
 
 
+def pods_cgroups() -> list[Path]:
+    """The roots of the pods' cgroups that exist; runc makes one in the unified hierarchy too where there is one."""
+    return [root for hierarchy in sorted(CGROUPS.iterdir()) if (root := hierarchy / CGROUP).is_dir()]
+
+
 def remove_cgroups() -> None:
     """Takes them away again; nothing may run in them any more."""
-    for hierarchy in HIERARCHIES:
-        root = CGROUPS / hierarchy / CGROUP
-        if root.is_dir():
-            for folder in sorted((path for path in root.rglob("*") if path.is_dir()), key=lambda p: -len(p.parts)):
-                folder.rmdir()
-            root.rmdir()
+    for root in pods_cgroups():
+        for folder in sorted((path for path in root.rglob("*") if path.is_dir()), key=lambda p: -len(p.parts)):
+            folder.rmdir()
+        root.rmdir()
 
 
 def programs_found() -> list[str]:
