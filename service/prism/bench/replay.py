@@ -160,7 +160,6 @@ def _ratios(ours: Sequence[RequestRecord], theirs: Sequence[RequestRecord]) -> d
 
 def table(played: Sequence[Replayed], replay: Replay) -> RenderableType:
     """For a terminal."""
-    traffic = replay.traffic
     shown = Table(title="time to first token, seconds", box=box.SIMPLE_HEAD)
     for column in ("", "requests", *(f"P{level}" for level in LEVELS), "mean", "cached"):
         shown.add_column(column, justify="right" if column else "left", no_wrap=True)
@@ -174,13 +173,19 @@ def table(played: Sequence[Replayed], replay: Replay) -> RenderableType:
         for one in simulated
         if one.ratios
     ]
-    said.append(
-        f"{traffic.header.model}: {len(traffic.requests)} requests in {traffic.seconds:.0f} s, {replay.speed:g} times "
-        f"as fast; simulated with the costs of {replay.model} and a KV cache of "
-        f"{(replay.limits().kv_blocks - 1) * replay.limits().block_tokens:,} tokens. Compare simulated arms with each "
-        "other; the recorded figures are those of the machine that served. Ratios: 95 % intervals, paired bootstrap."
-    )
+    said.append(_conditions(replay))
     return Group(shown, *map(Text, said))
+
+
+def _conditions(replay: Replay) -> str:
+    traffic, limits = replay.traffic, replay.limits()
+    speed = "" if replay.speed == 1 else f", played {replay.speed:g} times as fast"
+    return (
+        f"{traffic.header.model}: {len(traffic.requests)} requests in {traffic.seconds:.0f} s{speed}; simulated with "
+        f"the costs of {replay.model} and a KV cache of {(limits.kv_blocks - 1) * limits.block_tokens:,} tokens. Compare "
+        "simulated arms with each other; the recorded figures are those of the machine that served. Ratios: 95 % "
+        "intervals, paired bootstrap."
+    )
 
 
 def replay_command(
