@@ -177,10 +177,19 @@ def test_of_many_segments_the_last_are_judged(engine: Engine) -> None:
 
 
 def test_the_memory_of_given_up_prefixes_is_bounded_and_forgets_the_oldest() -> None:
-    memory = GivenUpPrefixes(capacity=3)
-    for number in range(5):
+    memory = GivenUpPrefixes(capacity=4)
+    for number in range(9):
+        memory.begin_pass(float(number))
         memory.note(bytes([number]), "private")
-    assert (len(memory), memory.find(b"\1"), memory.find(b"\4")) == (3, None, Loss("private", 0.0))
+    assert len(memory) <= 4
+    assert (memory.find(b"\5"), memory.find(b"\7")) == (None, Loss("private", 7.0))
+
+
+def test_what_was_noted_again_is_remembered_from_then_on() -> None:
+    memory = GivenUpPrefixes(capacity=4)
+    for number in (0, 1, 0, 2, 0, 3):
+        memory.note(bytes([number]), "private")
+    assert memory.find(b"\0") is not None
 
 
 def sent(others: OtherTenants, text: str, tenant: str) -> int:
@@ -195,7 +204,7 @@ def test_a_segment_is_another_tenants_if_any_other_sent_it_before() -> None:
 
 
 def test_what_tenants_sent_is_remembered_within_bounds() -> None:
-    others = OtherTenants(capacity=2)
-    for text in ("aaaa", "bbbb", "cccc"):
+    others = OtherTenants(capacity=4)
+    for text in ("aaaa", "bbbb", "cccc", "dddd", "eeee", "ffff", "gggg"):
         sent(others, text, "one")
-    assert [sent(others, text, "two") for text in ("cccc", "aaaa")] == [1, 0]
+    assert [sent(others, text, "two") for text in ("gggg", "aaaa")] == [1, 0]

@@ -214,7 +214,7 @@ class Decisions:
 
     def begin_pass(self, now: float) -> None:
         self.passes += 1
-        self.tree.given_up.now = now
+        self.tree.given_up.begin_pass(now)
         self.room.begin_pass()
 
     def head(self, now: float) -> Head | None:
@@ -323,7 +323,8 @@ class Decisions:
         last = tokens // size - 1
         left = cached_tokens == last * size == tokens - size and last < len(hashes)
         all_cached = left and self.tree.node_of(hashes[last]) is not None
-        prefix = CachedPrefix(tokens, min(cached_tokens, tokens), size, hashes, all_cached)
+        full = min(tokens // size, len(hashes)) * size
+        prefix = CachedPrefix(tokens, full, min(cached_tokens, tokens), size, hashes, all_cached)
         return judge(prompt.plan, self._segments.admit(prompt.plan), prefix, self.tree.given_up)
 
     def _use(self, prompt: Prompt, again: bool) -> None:

@@ -15,11 +15,9 @@ one sent was never seen.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from prism.core.segments import PromptPlan, Segment, segment_identity
 
@@ -33,6 +31,12 @@ MAX_JUDGED = 64
 """Segments of a prompt that are judged; of more, the last ones, which are those that miss."""
 
 SHORT_IDENTITY_BYTES = 8
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_SENDERS = 2
+"""Namespaces remembered for the same tokens: with two, every tenant has another one."""
 
 
 class Reuse(StrEnum):
@@ -82,25 +86,51 @@ class SegmentReuse(NamedTuple):
     loss: Loss | None = None
 
 
-class GivenUpPrefixes:
-    """Where cached prefixes were cut off lately: the first block that went, and how.
+class Lately(Generic[K, V]):
+    """A bounded memory that is cheap to write: what was met last is in one of two generations.
 
-    Attributes:
-        now: the time of the pass, set by whoever has a clock.
+    When the young one holds half of the capacity it becomes the old one, and the one before it is forgotten whole.
     """
 
+    __slots__ = ("_half", "_old", "_young")
+
+    def __init__(self, capacity: int) -> None:
+        self._half = max(1, capacity // 2)
+        self._young: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+
+    def get(self, key: K) -> V | None:
+        found = self._young.get(key)
+        return found if found is not None else self._old.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        self._young[key] = value
+        if len(self._young) >= self._half:
+            self._young, self._old = {}, self._young
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+
+class GivenUpPrefixes:
+    """Where cached prefixes were cut off lately: the first block that went, and how."""
+
     def __init__(self, capacity: int = 16_384) -> None:
-        self.now = 0.0
-        self._capacity = capacity
-        self._losses: OrderedDict[bytes, Loss] = OrderedDict()
+        self._losses: Lately[bytes, Loss] = Lately(capacity)
+        self._of_pass: dict[str, Loss] = {}
+        self._now = 0.0
+
+    def begin_pass(self, now: float) -> None:
+        """What is given up from now on is given up at this time."""
+        self._now = now
+        self._of_pass.clear()
 
     def note(self, first: bytes, how: str) -> None:
         """A prefix ends before the block with this hash from now on."""
-        losses = self._losses
-        losses[first] = Loss(how, self.now)
-        losses.move_to_end(first)
-        if len(losses) > self._capacity:
-            losses.popitem(last=False)
+        loss = self._of_pass.get(how)
+        if loss is None:
+            loss = self._of_pass[how] = Loss(how, self._now)
+        self._losses.put(first, loss)
 
     def find(self, block_hash: bytes) -> Loss | None:
         return self._losses.get(block_hash)
@@ -120,9 +150,8 @@ class SegmentMemory:
     """The segments admitted lately, by themselves and by what stood before them."""
 
     def __init__(self, capacity: int = 16_384) -> None:
-        self._capacity = capacity
-        self._identities: OrderedDict[bytes, None] = OrderedDict()
-        self._paths: OrderedDict[int, None] = OrderedDict()
+        self._identities: Lately[bytes, bool] = Lately(capacity)
+        self._paths: Lately[int, bool] = Lately(capacity)
 
     def admit(self, plan: PromptPlan) -> list[Known]:
         """What was known of each segment of a prompt until now; from now on all are."""
@@ -131,26 +160,22 @@ class SegmentMemory:
         for segment in plan.segments:
             identity = segment.identity
             path = hash((path, identity))
-            known.append(Known(identity in identities, path in paths))
-            identities[identity] = paths[path] = None
-            identities.move_to_end(identity)
-            paths.move_to_end(path)
-        _forget_oldest(identities, self._capacity)
-        _forget_oldest(paths, self._capacity)
+            here = paths.get(path) is not None
+            known.append(_KNOWN[here or identities.get(identity) is not None, here])
+            identities.put(identity, True)
+            paths.put(path, True)
         return known
 
 
-def _forget_oldest(memory: OrderedDict[Any, Any], capacity: int) -> None:
-    while len(memory) > capacity:
-        memory.popitem(last=False)
+_KNOWN = {(anywhere, here): Known(anywhere, here) for anywhere in (False, True) for here in (False, True)}
 
 
-@dataclass(frozen=True, slots=True)
-class CachedPrefix:
+class CachedPrefix(NamedTuple):
     """How far the cache went for one prompt.
 
     Attributes:
         prompt_tokens: of the whole prompt.
+        full_tokens: of its full blocks, all of which are hashed.
         tokens: found cached; whole blocks.
         block_tokens: of one hashed block.
         hashes: of the prompt's full blocks, chained.
@@ -158,20 +183,11 @@ class CachedPrefix:
     """
 
     prompt_tokens: int
+    full_tokens: int
     tokens: int
     block_tokens: int
     hashes: Sequence[bytes]
     all_cached: bool
-
-    @property
-    def full_tokens(self) -> int:
-        """Tokens of the prompt's full blocks."""
-        return self.prompt_tokens // self.block_tokens * self.block_tokens
-
-    def hash_at(self, token: int) -> bytes | None:
-        """Hash of the block that holds this token; None if the prompt does not fill it."""
-        block = token // self.block_tokens
-        return self.hashes[block] if block < len(self.hashes) and token < self.full_tokens else None
 
 
 def judge(
@@ -193,12 +209,15 @@ def judge(
     missed = False
     for segment, what in zip(plan.segments[-MAX_JUDGED:], known[-MAX_JUDGED:], strict=True):
         start, end = segment.start, segment.end
-        found, loss = min(max(cached - start, 0), end - start), None
-        if cached >= end or (found and cached >= end - end % size):
-            reuse = Reuse.HIT
+        reuse: Reuse = Reuse.HIT
+        loss: Loss | None = None
+        if cached >= end:
+            found = end - start
         else:
-            reuse, loss = _miss(start, found, what, prefix, given_up, missed)
-            missed = True
+            found = cached - start if cached > start else 0
+            if not found or cached < end - end % size:
+                reuse, loss = _miss(start, found, what, prefix, given_up, missed)
+                missed = True
         identity = segment.identity[:SHORT_IDENTITY_BYTES]
         verdicts.append(SegmentReuse(segment.kind, start, end, identity, found, reuse, loss))
     return tuple(verdicts)
@@ -206,11 +225,11 @@ def judge(
 
 def _whole(prefix: CachedPrefix, given_up: GivenUpPrefixes) -> SegmentReuse:
     """The verdict on a prompt without segments: there is no memory of such, but of what they had in common."""
-    found, loss = prefix.tokens, None
-    if found >= prefix.full_tokens:
-        reuse = Reuse.HIT
-    else:
-        reuse, loss = _miss(0, found, Known(False, False), prefix, given_up, missed=False)
+    found = prefix.tokens
+    reuse: Reuse = Reuse.HIT
+    loss: Loss | None = None
+    if found < prefix.full_tokens:
+        reuse, loss = _miss(0, found, _KNOWN[False, False], prefix, given_up, missed=False)
     return SegmentReuse(PLAIN, 0, prefix.prompt_tokens, b"", found, reuse, loss)
 
 
@@ -222,15 +241,14 @@ def _miss(
     Args:
         missed: whether one before it missed; otherwise it is where the cached prefix ends.
     """
-    first = max(start, prefix.tokens)
-    if first >= prefix.full_tokens:
+    if max(prefix.tokens, start) >= prefix.full_tokens:
         return Reuse.SHORT_BLOCK, None
     if not missed and prefix.all_cached:
         return Reuse.LAST_BLOCK, None
-    block_hash = prefix.hash_at(first if missed else prefix.tokens)
-    loss = given_up.find(block_hash) if block_hash is not None else None
-    if known.here or (loss is not None and not missed):
-        return Reuse.EVICTED, loss
+    if known.here or not missed:
+        loss = given_up.find(prefix.hashes[(start if missed else prefix.tokens) // prefix.block_tokens])
+        if known.here or loss is not None:
+            return Reuse.EVICTED, loss
     if found:
         return Reuse.DIFFERS, None
     return (Reuse.NOT_AT_PREFIX if known.anywhere else Reuse.NEVER_SEEN), None
@@ -243,21 +261,19 @@ class OtherTenants:
     """
 
     def __init__(self, capacity: int = 16_384) -> None:
-        self._capacity = capacity
-        self._senders: OrderedDict[bytes, str | None] = OrderedDict()
-        """Namespace that sent these tokens; None for several."""
+        self._senders: Lately[bytes, tuple[str, ...]] = Lately(capacity)
+        """By tokens: the first namespaces that sent them, two at most."""
 
     def sent_before(self, plan: PromptPlan, tokens: Sequence[int]) -> frozenset[bytes]:
         """The short identities of those segments of a prompt that others had sent before; now this tenant has, too."""
         out = set()
         for segment in plan.segments:
             content = _content(segment, plan.namespace, tokens)
-            sender = self._senders.setdefault(content, plan.namespace)
-            if sender != plan.namespace:
-                self._senders[content] = None
+            senders = self._senders.get(content) or ()
+            if senders not in ((), (plan.namespace,)):
                 out.add(segment.identity[:SHORT_IDENTITY_BYTES])
-            self._senders.move_to_end(content)
-        _forget_oldest(self._senders, self._capacity)
+            known = plan.namespace in senders or len(senders) == _SENDERS
+            self._senders.put(content, senders if known else (*senders, plan.namespace))
         return frozenset(out)
 
 
