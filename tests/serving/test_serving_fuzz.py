@@ -1,4 +1,4 @@
-"""The HTTP surface against its own OpenAPI description: whatever is sent is answered, and both processes live on."""
+"""Bad bodies over HTTP: whatever is sent is answered, and nothing fails in the server."""
 
 from __future__ import annotations
 
@@ -7,62 +7,18 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from schemathesis import APIOperation, Case
-from schemathesis.core.result import Ok
-from tests.realserver import MODEL, Served
+from tests.realserver import MODEL
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(660)]
 
-TIMEOUT_SECONDS = 60
-LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "max_new_tokens")
-
-bounded = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-
-
-def meant_for_the_model(case: Case[Any]) -> None:
-    """Most random bodies name no model and ask for thousands of tokens: let them get past the door, and be short."""
-    body: Any = case.body
-    if isinstance(body, dict):
-        if "model" in body and len(str(body)) % 4:
-            body["model"] = MODEL
-        for name in LENGTHS:
-            if isinstance(body.get(name), int):
-                body[name] = min(body[name], 4)
-        if isinstance(body.get("n"), int):
-            body["n"] = min(body["n"], 3)
+bounded = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def is_answer(response: Any) -> bool:
     """No failure of the server's own: those are 500 and, since the engine lives, 503."""
     return response.status_code < 500 or response.status_code in (501, 504)
-
-
-def not_answered(operation: APIOperation[Any, Any, Any, Any]) -> list[str]:
-    """What was sent to one operation and failed in the server."""
-    failed: list[str] = []
-
-    @bounded
-    @given(case=operation.as_strategy())
-    def send(case: Case[Any]) -> None:
-        meant_for_the_model(case)
-        response = case.call(timeout=TIMEOUT_SECONDS)
-        if not is_answer(response):
-            failed.append(f"{operation.label}: {response.status_code} {case.body!r} {response.text}")
-
-    send()
-    return failed
-
-
-def test_whatever_the_description_allows_is_answered(served: Served) -> None:
-    description = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
-    operations = [found.ok() for found in description.get_all_operations() if isinstance(found, Ok)]
-    asked = [operation for operation in operations if "lora_adapter" not in operation.path]
-    assert {"POST /v1/chat/completions", "POST /v1/messages"} <= {operation.label for operation in asked}
-    assert [failure for operation in asked for failure in not_answered(operation)] == []
-    assert served.ready() == 200
 
 
 INFERENCE = st.sampled_from(["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])

@@ -33,10 +33,11 @@ _FAIR = '{"scheduler": {"order": "Prism", "fairness": {"enabled": true}, "coldLa
 CHOICES = (
     "stock",
     "prism",
+    "shares, overdue after 2 s=prism:" + _FAIR % 2,
     "shares, overdue after 10 s=prism:" + _FAIR % 10,
     "shares, overdue after 600 s=prism:" + _FAIR % 600,
 )
-"""Stock vLLM, PRISM as it is, and equal shares with the default clock of the cold lane and with a patient one."""
+"""Stock vLLM, PRISM as it is, and equal shares with a short, the default and a patient clock of the cold lane."""
 
 
 @dataclass(frozen=True, slots=True)
