@@ -182,8 +182,8 @@ def _conditions(replay: Replay) -> str:
     speed = "" if replay.speed == 1 else f", played {replay.speed:g} times as fast"
     return (
         f"{traffic.header.model}: {len(traffic.requests)} requests in {traffic.seconds:.0f} s{speed}; simulated with "
-        f"the costs of {replay.model} and a KV cache of {(limits.kv_blocks - 1) * limits.block_tokens:,} tokens. Compare "
-        "simulated arms with each other; the recorded figures are those of the machine that served. Ratios: 95 % "
+        f"the costs of {replay.model} and a KV cache of {(limits.kv_blocks - 1) * limits.block_tokens:,} tokens. "
+        "Compare simulated arms with each other; the recorded figures are those of the machine that served. Ratios: 95 % "
         "intervals, paired bootstrap."
     )
 
