@@ -187,9 +187,9 @@ def test_what_was_set_is_written_and_nothing_else() -> None:
 
 
 def test_a_document_that_would_be_too_large_is_not_written() -> None:
-    spec = PrismSpec.model_validate({"selector": {"matchLabels": {"a": "b" * LIMIT_BYTES}}})
+    settings = Settings(spec=PrismSpec(), generation=1, source="a")
     with pytest.raises(InvalidDocument, match="larger than 16384"):
-        to_document(Settings(spec=spec, generation=1, source="a"))
+        to_document(settings, settings, ["p" * LIMIT_BYTES])
 
 
 def test_settings_cross_a_process_boundary() -> None:
