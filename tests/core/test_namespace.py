@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.core.namespace import namespace, salt_of
+from prism.core.namespace import AdapterLoads, namespace, salt_of
 
 SALTS = st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["prism:adapter:a:1", "salt:x", "a:1:salt:x"]))
 ADAPTERS = st.one_of(st.none(), st.text(min_size=1, max_size=8), st.sampled_from(["a", "a:1", "a:1:salt", "a%3A1"]))
@@ -41,3 +41,12 @@ def test_namespaces_are_equal_only_for_one_tenant(
 @given(TENANTS)
 def test_the_salt_is_found_again_whatever_the_adapter(tenant: tuple[str | None, str | None, int]) -> None:
     assert salt_of(namespace(*tenant)) == (tenant[0] or "")
+
+
+def test_each_load_of_an_adapter_has_a_number_of_its_own() -> None:
+    loads = AdapterLoads()
+    numbers = [loads.number("a"), loads.number("a"), loads.number("b")]
+    loads.loaded("a")
+    numbers.append(loads.number("a"))
+    assert numbers[0] == numbers[1]
+    assert len(set(numbers)) == 3
