@@ -43,7 +43,8 @@ def start_log(level: str, form: LogFormat = LogFormat.TEXT) -> None:
     logger.propagate = False
 
 
-def _words(record: logging.LogRecord) -> Mapping[str, object]:
+def words_of(record: logging.LogRecord) -> Mapping[str, object]:
+    """The machine words of a line; none if it tells no event."""
     words: Mapping[str, object] = getattr(record, _KEY, {})
     return words
 
@@ -53,7 +54,7 @@ class _TextLine(logging.Formatter):
         super().__init__("%(levelname)s %(asctime)s [prism] %(message)s", "%m-%d %H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class has it so
-        words = "".join(f" {key}={_plain(value)}" for key, value in _words(record).items())
+        words = "".join(f" {key}={_plain(value)}" for key, value in words_of(record).items())
         return super().formatMessage(record) + words
 
 
@@ -64,7 +65,7 @@ class _JsonLine(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **_words(record),
+            **words_of(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

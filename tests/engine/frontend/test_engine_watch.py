@@ -11,6 +11,7 @@ from prism.engine.frontend.desk import LiveRequest, RequestDesk
 from prism.engine.frontend.engine_watch import LOST_AFTER_SECONDS, EngineWatch
 from prism.engine.frontend.health import EngineHealth
 from prism.errors import RequestRefused
+from prism.telemetry.log import words_of
 from prism.telemetry.timeline import Outcome, RequestTimeline
 
 
@@ -20,7 +21,8 @@ class Scene:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         logging.getLogger("prism").propagate = True
         caplog.set_level("INFO", "prism")
-        self.now, self.died, self.caplog = 0.0, [], caplog
+        self.now, self.caplog = 0.0, caplog
+        self.died: list[float] = []
         self.health = EngineHealth(clock=lambda: self.now)
         self.health.first_token_produced()
         self.health.watch(lambda: False, [0])
@@ -40,8 +42,8 @@ class Scene:
             self.watch.look()
 
     @property
-    def events(self) -> list[str]:
-        return [record.prism_event["event"] for record in self.caplog.records]
+    def events(self) -> list[object]:
+        return [words_of(record)["event"] for record in self.caplog.records]
 
 
 @pytest.fixture

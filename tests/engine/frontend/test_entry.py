@@ -279,7 +279,8 @@ async def test_a_stream_that_breaks_ends_with_an_error_object() -> None:
     async def handler(_: Request) -> Response:
         return StreamingResponse(chunks(), media_type="text/event-stream")
 
-    served, sent = Served(handler), []
+    served = Served(handler)
+    sent: list[Message] = []
     scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
     with pytest.raises(RuntimeError, match="broken"):
         await served.entry(scope, whole_body, collect(sent))
@@ -305,8 +306,10 @@ async def test_a_client_that_goes_away_in_its_upload_never_reaches_the_applicati
     async def handler(_: Request) -> Response:
         raise AssertionError("the application was asked")
 
-    served, sent = Served(handler), []
-    messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+    served = Served(handler)
+    sent: list[Message] = []
+    torn: list[Message] = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    messages = iter(torn)
 
     async def receive() -> Message:
         return next(messages)
@@ -317,7 +320,8 @@ async def test_a_client_that_goes_away_in_its_upload_never_reaches_the_applicati
 
 
 async def test_an_upload_that_never_ends_is_given_up() -> None:
-    served, sent = Served(plain), []
+    served = Served(plain)
+    sent: list[Message] = []
 
     async def receive() -> Message:
         served.desk.end_all(draining())

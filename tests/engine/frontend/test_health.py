@@ -26,6 +26,7 @@ class Watched:
         self.health.watch(lambda: self.dead, range(2))
 
     def pass_time(self, seconds: int, *, beating: tuple[int, ...] = ()) -> EngineState:
+        state = self.health.state
         for _ in range(seconds):
             self.clock.now += 1.0
             for engine in beating:
@@ -113,6 +114,6 @@ def test_requests_are_taken_until_it_is_closed(watched: Watched) -> None:
 
 @pytest.mark.parametrize(("silence", "reason"), [(0, None), (15, "engine_hung"), (60, "engine_hung")])
 def test_a_silent_engine_gets_no_new_requests(watched: Watched, silence: int, reason: str | None) -> None:
-    watched.pass_time(silence) if silence else None
+    watched.pass_time(silence)
     refusal = watched.health.refusal()
     assert (refusal and refusal.reason) == reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from prism.config.schema import Limits
 from prism.engine.frontend.intake import CALM_SECONDS, LONGEST_RETRY_AFTER_SECONDS, Intake
 from prism.errors import RequestRefused
+from prism.telemetry.log import words_of
 
 
 class Clock:
@@ -41,7 +43,7 @@ def served(intake: Intake, name: str, tokens: int = 8) -> None:
 
 def test_a_request_waits_from_arrival_to_admission(clock: Clock) -> None:
     intake, seen = bounded(clock), []
-    steps = (
+    steps: tuple[Callable[[], None], ...] = (
         lambda: intake.arrived("a"),
         lambda: intake.rendered("a", [30]),
         lambda: intake.handed_over("a", "a-0", 30),
@@ -148,7 +150,7 @@ def test_an_overload_is_told_once_and_its_end_too(clock: Clock, caplog: pytest.L
     clock.now += CALM_SECONDS
     intake.look()
     intake.look()
-    words = [record.prism_event for record in caplog.records]
+    words = [words_of(record) for record in caplog.records]
     assert [word["event"] for word in words] == ["overload_begins", "overload_ends"]
     assert words[1]["refused"] == 5
 
