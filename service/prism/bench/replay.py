@@ -183,8 +183,8 @@ def _conditions(replay: Replay) -> str:
     return (
         f"{traffic.header.model}: {len(traffic.requests)} requests in {traffic.seconds:.0f} s{speed}; simulated with "
         f"the costs of {replay.model} and a KV cache of {(limits.kv_blocks - 1) * limits.block_tokens:,} tokens. "
-        "Compare simulated arms with each other; the recorded figures are those of the machine that served. Ratios: 95 % "
-        "intervals, paired bootstrap."
+        "Compare simulated arms with each other; the recorded figures are those of the machine that served. "
+        "Ratios: 95 % intervals, paired bootstrap."
     )
 
 
