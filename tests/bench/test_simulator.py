@@ -89,7 +89,7 @@ def test_synchronous_scheduling_completes_too() -> None:
 
 def test_a_preempted_request_still_ends() -> None:
     limits = EngineLimits(kv_blocks=60, max_running=16, step_tokens=1024, model_tokens=2048)
-    result = simulate(rag(CORPUS, RagShape(output_tokens=(60, 80)), 20, 2, 1), limits)
+    result = simulate(rag(CORPUS, RagShape(output_tokens=(60, 80)), poisson_times(random.Random(1), 20, 2), 1), limits)
     assert result.preemptions > 0
     assert all(record.finished_s is not None for record in result.records)
 

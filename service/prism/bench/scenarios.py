@@ -160,7 +160,7 @@ def _described(build: Any) -> dict[str, Any]:
     return {"kind": type(build).__name__, **fields}
 
 
-_RAG_LOADS = {"qwen3-4b": (8.5, 9.5, 10.0), "llama2-13b": (2.4, 2.7, 3.0)}
+_RAG_LOADS = {"qwen3-4b": (8.5, 9.5, 10.0), "llama2-13b": (2.05, 2.3, 2.6)}
 _QUARTER_LOADS = {"qwen3-4b": (7.0,), "llama2-13b": (1.5,)}
 _PASSAGE_LOADS = {"qwen3-4b": (14.0, 18.0), "llama2-13b": (4.0, 5.0)}
 _ALPHAS = (0.4, 0.6, 0.8, 1.2, 1.4)

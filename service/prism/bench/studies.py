@@ -1,7 +1,7 @@
 """What is compared with what: the studies of `make results`, each a set of cells and the question it answers.
 
-Loads are shares of the strongest baseline's knee, which was found by runs of this very simulator (see
-`docs/results`). Seeds are 1, 2, 3, …; arms of one seed see the same workload.
+Loads go from half of the strongest baseline's knee to beyond it; knees were found by runs of this very simulator.
+Seeds are 1, 2, 3, …; arms of one seed see the same workload.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ P99_BOUND_S: Mapping[str, float] = {"qwen3-4b": 1.0, "llama2-13b": 3.0}
 SECONDS: Mapping[str, float] = {"qwen3-4b": 150.0, "llama2-13b": 450.0}
 """Virtual seconds a run, so that each has the requests for a P99; the first sixth is warm-up."""
 
-KNEE_PER_S: Mapping[tuple[str, str], float] = {
-    ("rag", "qwen3-4b"): 10.0,
-    ("rag", "llama2-13b"): 2.6,
-    ("rag-skewed", "qwen3-4b"): 11.0,
-    ("rag-skewed", "llama2-13b"): 2.9,
+LOADS_PER_S: Mapping[tuple[str, str], tuple[float, ...]] = {
+    ("rag", "qwen3-4b"): (4.75, 6.65, 7.6, 8.5, 9.5, 10.0),
+    ("rag", "llama2-13b"): (1.15, 1.6, 1.85, 2.05, 2.3, 2.6),
+    ("rag-skewed", "qwen3-4b"): (5.5, 7.7, 8.8, 9.9, 11.0, 12.0),
+    ("rag-skewed", "llama2-13b"): (1.3, 1.8, 2.1, 2.35, 2.6, 2.9),
 }
-"""The highest load that the strongest baseline sustains."""
+"""From half of the strongest baseline's knee to beyond it."""
 
-LOAD_SHARES = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
+KNEE_PER_S: Mapping[tuple[str, str], float] = {panel: loads[-2] for panel, loads in LOADS_PER_S.items()}
+"""About the highest load that the strongest baseline sustains: the last but one of the grid."""
+
+_SESSION_SECONDS = 60.0
+"""For agents: a session brings a dozen requests, and goes on long after the last one has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,11 @@ class Panel:
     arms: tuple[str, ...]
     baselines: tuple[str, ...] = BASELINES
     kv_share: float = 1.0
+    seconds: float | None = None
+    """Virtual seconds a run where they are not the model's."""
 
     def cell(self, arm: str, load: float, seed: int) -> Cell:
-        seconds = SECONDS[self.model]
+        seconds = self.seconds or SECONDS[self.model]
         return Cell(self.scenario, self.model, load, arm, seed, seconds, seconds / 6, self.kv_share)
 
     def cells(self, seeds: Sequence[int]) -> Iterator[Cell]:
@@ -79,7 +85,7 @@ class Study:
             yield from panel.cells(seeds)
 
 
-def _knee_loads(scenario: str, model: str, shares: Sequence[float] = LOAD_SHARES) -> tuple[float, ...]:
+def _knee_loads(scenario: str, model: str, shares: Sequence[float]) -> tuple[float, ...]:
     return tuple(round(KNEE_PER_S[scenario, model] * share, 2) for share in shares)
 
 
@@ -88,6 +94,8 @@ def _own_loads(scenario: str, model: str) -> tuple[float, ...]:
 
 
 _RAG = ("rag", "rag-skewed")
+_IN_ORDER = tuple(arm for arm in BASELINES if not arm.startswith("contextpilot"))
+"""Where nothing may move, ContextPilot's proxy does nothing: it is stock vLLM."""
 _RETENTIONS = (
     "prism",
     "prism-lru",
@@ -121,7 +129,7 @@ STUDIES: dict[str, Study] = {
             "Time to first token against load",
             "Retrieval with documents declared unordered, drawn by Zipf's law with α = 1 and 1.15.",
             tuple(
-                Panel(scenario, model, _knee_loads(scenario, model), (*BASELINES, "paper", "prism", "prism-endless"))
+                Panel(scenario, model, LOADS_PER_S[scenario, model], (*BASELINES, "paper", "prism", "prism-endless"))
                 for scenario in _RAG
                 for model in MODELS
             ),
@@ -130,11 +138,16 @@ STUDIES: dict[str, Study] = {
             "agents",
             "Agents, many sessions at once",
             "Recorded sessions that begin by a Poisson process; nothing of a prompt may move.",
-            (
+            tuple(
                 Panel(
-                    "agents-tight", "qwen3-4b", _own_loads("agents-tight", "qwen3-4b"), (*BASELINES, "paper", "prism")
-                ),
-                Panel("agents", "qwen3-4b", _own_loads("agents", "qwen3-4b"), (*BASELINES, "paper", "prism")),
+                    scenario,
+                    "qwen3-4b",
+                    _own_loads(scenario, "qwen3-4b"),
+                    (*_IN_ORDER, "paper", "prism"),
+                    _IN_ORDER,
+                    seconds=_SESSION_SECONDS,
+                )
+                for scenario in ("agents-tight", "agents")
             ),
         ),
         Study(

@@ -408,8 +408,9 @@ class Calls:
 
 @pytest.mark.parametrize("order", ["Prism", "Paper"])
 def test_the_work_of_a_pass_does_not_grow_with_the_queue(rig: RigFactory, order: str) -> None:  # B8
-    few, many = (calls_per_pass(rig, order, waiting) for waiting in (200, 2000))
-    assert many < 2 * few + 100
+    # Below some two thousand the bounded windows are not yet full.
+    few, many = (calls_per_pass(rig, order, waiting) for waiting in (2000, 6000))
+    assert many < 1.2 * few + 20
 
 
 def calls_per_pass(rig: RigFactory, order: str, waiting: int) -> float:
