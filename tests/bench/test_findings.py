@@ -103,9 +103,22 @@ def test_a_sustained_load_lies_between_the_last_good_and_the_first_bad(found: Fi
 def test_goals_say_what_was_found(found: Findings) -> None:
     lines = {goal.where.partition(": ")[2]: goal for goal in goals({"load": [found]})}
     assert lines["hit rate against the strongest"].here == f"{(20 + 7 + 7) / 3:+.1f}"
-    assert lines["P99 against the strongest, mean over 3 loads"].here.startswith("−")
+    assert lines["P99 against the strongest, mean over the loads (3)"].here.startswith("−")
     assert "> 11/s" in lines["load sustained against the strongest"].here
     assert {goal.seeds for goal in lines.values()} == {"3"}
+    assert {goal.baselines for goal in lines.values()} == {"2 of 2"}
+
+
+def test_a_baseline_that_was_not_run_at_every_load_does_not_count_as_run(found: Findings) -> None:
+    del found.points["stock", 9.0]
+    assert found.baselines_run == "1 of 2"
+
+
+def test_one_arm_alone_compares_with_nothing(found: Findings) -> None:
+    for arm, load in list(found.points):
+        if arm != "prism":
+            del found.points[arm, load]
+    assert not found.compares
 
 
 def test_pages_are_written_for_what_was_run_only(tmp_path: Path) -> None:

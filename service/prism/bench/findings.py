@@ -114,6 +114,17 @@ class Findings:
         there = [self.points[arm, load] for arm in self.panel.baselines if (arm, load) in self.points]
         return min(there, key=lambda point: point.p99_s, default=None)
 
+    @property
+    def compares(self) -> bool:
+        """Whether two arms were run at one load: one alone says nothing."""
+        return any(sum(at == load for _, at in self.points) > 1 for load in self.loads)
+
+    @property
+    def baselines_run(self) -> str:
+        """How many of the baselines were run at every load of those that were run, of how many."""
+        whole = [arm for arm in self.panel.baselines if all((arm, load) in self.points for load in self.loads)]
+        return f"{len(whole)} of {len(self.panel.baselines)}"
+
     def sustained_per_s(self, arm: str) -> float | None:
         """The highest load at which P99 stays below the model's bound, between the last below and the first above.
 

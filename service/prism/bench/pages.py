@@ -21,7 +21,7 @@ def write_pages(folder: Path, seeds: Sequence[int]) -> None:
     written = []
     for study in STUDIES.values():
         found = [Findings.of(panel, seeds, store) for panel in study.panels]
-        if any(one.points for one in found):
+        if any(one.compares for one in found):
             (folder / f"{study.name}.md").write_text(_page(study, found, folder), encoding="utf-8")
             written.append((study, found))
     (folder / "index.md").write_text(_index(written), encoding="utf-8")
@@ -34,14 +34,18 @@ def _index(written: Sequence[tuple[Study, Sequence[Findings]]]) -> str:
         "",
         "vLLM's own scheduler and PRISM's classes on a virtual clock, with the costs of an A800 80 GB (see",
         "`prism.bench.cost_model`); every figure here is made by `make results`, and every cell is named by a hash of",
-        "its definition and repeats exactly. The strongest baseline is the best of all of them in that very cell. TTFT",
-        "counts from arrival. Seeds are few where it says so: read a ratio without an interval as a direction.",
+        "its definition and repeats exactly. The strongest baseline is the best in that very cell of those that were",
+        "run: the table says how many of them were, and on how many seeds. Where not all were run, or on few seeds, a",
+        "figure is a direction and no proof. TTFT counts from arrival.",
         "",
         "## Against the goals",
         "",
-        "| where | goal | here | seeds | the paper |",
-        "|---|---|---|---|---|",
-        *(f"| {one.where} | {one.goal} | {one.here} | {one.seeds} | {one.paper} |" for one in goals(by_study)),
+        "| where | goal | here | seeds | baselines run | the paper |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {one.where} | {one.goal} | {one.here} | {one.seeds} | {one.baselines} | {one.paper} |"
+            for one in goals(by_study)
+        ),
         "",
         "The paper's figures are of its own testbed and its own traffic, of which answer lengths and document lengths",
         "are not published; loads are therefore compared as shares of a knee, never as numbers of requests.",
@@ -57,14 +61,14 @@ def _index(written: Sequence[tuple[Study, Sequence[Findings]]]) -> str:
 def _page(study: Study, found: Sequence[Findings], folder: Path) -> str:
     lines = [f"# {study.title}", "", study.about, ""]
     for one in found:
-        if one.points:
+        if one.compares:
             lines += _panel(study, one, folder)
     return "\n".join(lines)
 
 
 def _panel(study: Study, found: Findings, folder: Path) -> Iterator[str]:
     panel = found.panel
-    yield from (f"## {panel.title}", "")
+    yield from (f"## {panel.title}", "", f"Baselines run: {found.baselines_run}.", "")
     if len(found.loads) > 1:
         name = f"{study.name}-{panel.scenario}-{panel.model}.svg"
         draw_panel(found, folder / "pictures" / name)

@@ -16,7 +16,7 @@ from prism.bench.scenarios import SCENARIOS
 MODELS = ("qwen3-4b", "llama2-13b")
 
 P99_BOUND_S: Mapping[str, float] = {"qwen3-4b": 1.0, "llama2-13b": 3.0}
-"""A load is sustained while P99 TTFT stays below this: the paper's service levels."""
+"""A load is sustained while P99 TTFT stays below this."""
 
 SECONDS: Mapping[str, float] = {"qwen3-4b": 150.0, "llama2-13b": 450.0}
 """Virtual seconds a run, so that each has the requests for a P99; the first sixth is warm-up."""
