@@ -137,8 +137,9 @@ def test_pages_of_equal_cells_are_equal(tmp_path: Path) -> None:
     for folder in (tmp_path / "one", tmp_path / "two"):
         store = CellStore(folder / "cells")
         for load in panel.loads_per_s[:2]:
-            cell = panel.cell("prism", load, 1)
-            store.put(Outcome(cell.key, cell.definition(), summary(800, 0, 40.0), list(range(800))))
+            for arm in ("stock", "prism"):
+                cell = panel.cell(arm, load, 1)
+                store.put(Outcome(cell.key, cell.definition(), summary(800, 0, 40.0), list(range(800))))
         write_pages(folder, SEEDS)
     pictures = [(tmp_path / name / "pictures" / "load-rag-qwen3-4b.svg").read_bytes() for name in ("one", "two")]
     assert pictures[0] == pictures[1]
