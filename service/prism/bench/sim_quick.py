@@ -134,7 +134,7 @@ def run_all(processes: int) -> Runs:
     """All regimes, arms and seeds."""
     todo = [(regime, arm, seed) for regime in REGIMES for arm in regime.arms for seed in SEEDS]
     context = get_context("forkserver")
-    context.set_forkserver_preload(["prism.bench.sim_quick"])
+    context.set_forkserver_preload(["prism.bench.cells"])
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_be_quiet) as pool:
         found = list(pool.map(run_one, *zip(*todo, strict=True)))
     runs: Runs = {}
