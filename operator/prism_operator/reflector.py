@@ -27,6 +27,9 @@ LONGEST_PAUSE_SECONDS = 10.0
 
 V = TypeVar("V", bound=HasMeta)
 
+_JITTER = random.Random()
+"""Of its own: threads that draw from the process's shared generator would disturb whoever seeded that one."""
+
 
 class Reflector(threading.Thread, Generic[V]):
     """Follows one kind, in one namespace or in all."""
@@ -51,7 +54,7 @@ class Reflector(threading.Thread, Generic[V]):
         self._namespace = namespace
         self._selector = selector
         # Spread, so that the kinds of one operator are not all listed at the same moment.
-        self._resync_s = resync_s * random.uniform(0.9, 1.1)
+        self._resync_s = resync_s * _JITTER.uniform(0.9, 1.1)
         self._silence_s = silence_s
         self._stopping = threading.Event()
         self._listed = threading.Event()
@@ -86,7 +89,7 @@ class Reflector(threading.Thread, Generic[V]):
             except Exception as error:  # noqa: BLE001 - a kind that nobody follows any more would be noticed by nobody
                 why = "failed"
                 self._report(error, failures)
-                self._stopping.wait(min(0.5 * 2**failures, LONGEST_PAUSE_SECONDS) * random.uniform(0.8, 1.2))
+                self._stopping.wait(min(0.5 * 2**failures, LONGEST_PAUSE_SECONDS) * _JITTER.uniform(0.8, 1.2))
                 failures = min(failures + 1, 10)
 
     def _list(self) -> None:
@@ -112,7 +115,7 @@ class Reflector(threading.Thread, Generic[V]):
                 # No word of the API server: the list that follows may wait, a version once heard stays good.
                 _logger.info("The watch of %s is begun again: %s", self._resource.plural, error)
                 why = "silent"
-                self._stopping.wait(random.uniform(0.2, 1.0))
+                self._stopping.wait(_JITTER.uniform(0.2, 1.0))
         return "resync"
 
     def _watch(self, lasts_s: float) -> None:
