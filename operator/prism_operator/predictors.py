@@ -70,6 +70,10 @@ class Heard:
     taken: float = 0.0
 
 
+_JITTER = random.Random()
+"""Of its own: threads that draw from the process's shared generator would disturb whoever seeded that one."""
+
+
 @dataclass(slots=True)
 class _Pod:
     config: Key
@@ -241,4 +245,4 @@ def _told(heard: Heard) -> tuple[bool, str, str, bool]:
 
 def _spread() -> float:
     """Keeps pods that began together from being asked together for ever."""
-    return random.uniform(0.9, 1.1)
+    return _JITTER.uniform(0.9, 1.1)
