@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from datetime import UTC, datetime
+
+from prism.telemetry.log import JsonLine
 
 
-class JsonLines(logging.Formatter):
-    """Time, level, logger, message, and whatever `extra={"fields": {...}}` adds."""
+class JsonLines(JsonLine):
+    """The predictor's line, with whatever `extra={"fields": {...}}` adds."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+    def __init__(self) -> None:
+        super().__init__("fields")
 
 
 def start_logging(level: str, form: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from typing import Any, Final
 import httpx
 
 from prism_operator.figures import Figures, read_figures, total
+from prism_operator.jitter import between
 from prism_operator.metrics import ASKED, WATCHED_PODS
 from prism_operator.objects import Key
 
@@ -68,10 +68,6 @@ class Heard:
     trouble: str = ""
     figures: Figures | None = None
     taken: float = 0.0
-
-
-_JITTER = random.Random()
-"""Of its own: threads that draw from the process's shared generator would disturb whoever seeded that one."""
 
 
 @dataclass(slots=True)
@@ -245,4 +241,4 @@ def _told(heard: Heard) -> tuple[bool, str, str, bool]:
 
 def _spread() -> float:
     """Keeps pods that began together from being asked together for ever."""
-    return _JITTER.uniform(0.9, 1.1)
+    return between(0.9, 1.1)

@@ -8,7 +8,6 @@ another list. Everything is listed again once in a while in any case.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Generic, TypeVar
 from prism_operator.api import Api, Resource
 from prism_operator.cache import Cache, HasMeta
 from prism_operator.errors import ApiError, Forbidden, Missing, Outdated, api_error
+from prism_operator.jitter import between
 from prism_operator.metrics import CACHED_OBJECTS, WATCHES_BEGUN
 from prism_operator.objects import Json
 
@@ -26,9 +26,6 @@ WATCH_SECONDS = 300.0
 LONGEST_PAUSE_SECONDS = 10.0
 
 V = TypeVar("V", bound=HasMeta)
-
-_JITTER = random.Random()
-"""Of its own: threads that draw from the process's shared generator would disturb whoever seeded that one."""
 
 
 class Reflector(threading.Thread, Generic[V]):
@@ -54,7 +51,7 @@ class Reflector(threading.Thread, Generic[V]):
         self._namespace = namespace
         self._selector = selector
         # Spread, so that the kinds of one operator are not all listed at the same moment.
-        self._resync_s = resync_s * _JITTER.uniform(0.9, 1.1)
+        self._resync_s = resync_s * between(0.9, 1.1)
         self._silence_s = silence_s
         self._stopping = threading.Event()
         self._listed = threading.Event()
@@ -89,7 +86,7 @@ class Reflector(threading.Thread, Generic[V]):
             except Exception as error:  # noqa: BLE001 - a kind that nobody follows any more would be noticed by nobody
                 why = "failed"
                 self._report(error, failures)
-                self._stopping.wait(min(0.5 * 2**failures, LONGEST_PAUSE_SECONDS) * _JITTER.uniform(0.8, 1.2))
+                self._stopping.wait(min(0.5 * 2**failures, LONGEST_PAUSE_SECONDS) * between(0.8, 1.2))
                 failures = min(failures + 1, 10)
 
     def _list(self) -> None:
@@ -115,7 +112,7 @@ class Reflector(threading.Thread, Generic[V]):
                 # No word of the API server: the list that follows may wait, a version once heard stays good.
                 _logger.info("The watch of %s is begun again: %s", self._resource.plural, error)
                 why = "silent"
-                self._stopping.wait(_JITTER.uniform(0.2, 1.0))
+                self._stopping.wait(between(0.2, 1.0))
         return "resync"
 
     def _watch(self, lasts_s: float) -> None:

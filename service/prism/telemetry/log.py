@@ -37,7 +37,7 @@ def start_log(level: str, form: LogFormat = LogFormat.TEXT) -> None:
     if logger.handlers:
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLine() if form is LogFormat.JSON else _TextLine())
+    handler.setFormatter(JsonLine() if form is LogFormat.JSON else _TextLine())
     logger.addHandler(handler)
     logger.setLevel(level)
     logger.propagate = False
@@ -58,14 +58,20 @@ class _TextLine(logging.Formatter):
         return super().formatMessage(record) + words
 
 
-class _JsonLine(logging.Formatter):
+class JsonLine(logging.Formatter):
+    """One JSON object: time, level, logger, message, and the words that `extra` put under `key`."""
+
+    def __init__(self, key: str = _KEY) -> None:
+        super().__init__()
+        self._key = key
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **words_of(record),
+            **getattr(record, self._key, {}),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
