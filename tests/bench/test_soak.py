@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from prism.bench.collectors import black_hole, willing
-from prism.bench.soak import Process, Sample, Traffic, balanced, growth_per_hour, processes
+from prism.bench.soak import Process, Sample, Traffic, balanced, curve, growth_per_hour, processes
 
 
 async def test_the_willing_collector_takes_every_batch() -> None:
@@ -41,6 +41,13 @@ def test_growth_is_that_of_the_second_half() -> None:
     samples = [Sample(60.0 * minute, (Process("server", 0.0, 1),), {}) for minute in range(60)]
     memory = np.array([50.0 * min(minute, 29) + max(0, minute - 29) for minute in range(60)])
     assert growth_per_hour(samples, memory) == pytest.approx(60.0, rel=0.05)
+
+
+def test_the_curve_runs_from_the_first_look_to_the_last() -> None:
+    samples = [Sample(float(number), (Process("server", 100.0 + number, 1),), {}) for number in range(38)]
+    seconds, memory = (list(column.cells) for column in curve(samples).columns)
+    assert (seconds[0], seconds[-1], memory[0], memory[-1]) == ("0", "37", "100", "137")
+    assert len(seconds) == len(set(seconds)) == 11
 
 
 @pytest.mark.parametrize(

@@ -181,10 +181,17 @@ def test_a_namespace_with_configs_in_it_can_be_deleted(prism: Installation, serv
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": service}})
 
 
+def _ending_namespaces(cluster: Cluster) -> list[str]:
+    found = cluster.get("namespaces")["items"]
+    return [one["metadata"]["name"] for one in found if "deletionTimestamp" in one["metadata"]]
+
+
+@pytest.mark.long
 def test_nothing_is_written_in_a_quiet_minute(prism: Installation, service: str) -> None:
     cluster = prism.cluster
     cluster.apply(prism_config(service, quota=0.25))
     wait_for("the ConfigMap follows", _quota_is(cluster, service, 0.25), seconds=10)
+    wait_for("namespaces of other tests are gone", lambda: not _ending_namespaces(cluster), seconds=90)
     time.sleep(5)
     began = cluster.api_server.audit_position()
     time.sleep(60)

@@ -139,10 +139,11 @@ def test_a_predictor_that_cannot_be_asked_is_named_and_caught_up_with(
 
 def test_a_rollout_under_load_loses_no_request(predictor: Predictor, traffic: Traffic) -> None:
     where = ["deployment", f"{predictor.name}-predictor", "-n", predictor.namespace]
-    with traffic.running():
+    # The new pod starts beside the old one, on the same cores: the old one must not take them all.
+    with traffic.running(clients=1, pause_s=1.0):
         time.sleep(1)
         predictor.cluster.kubectl("rollout", "restart", *where)
-        predictor.cluster.kubectl("rollout", "status", *where, "--timeout=300s", seconds=320)
+        predictor.cluster.kubectl("rollout", "status", *where, "--timeout=500s", seconds=520)
         # Before its grace period is over, that is, by itself.
         wait_for("the old pod is gone", lambda: len(_all_pods(predictor)) == 1, seconds=28, every=0.5)
     assert traffic.failures == []

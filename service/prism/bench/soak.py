@@ -46,6 +46,7 @@ MOST_WAITING = 64
 CLIENTS = 24
 CALIBRATION_SECONDS = 20.0
 SETTLE_SECONDS = 8.0
+CURVE_POINTS = 11
 _HANG_UP_SECONDS = 0.3
 
 
@@ -245,7 +246,8 @@ async def soak(tokenizer: Path, minutes: float, every: float, console: Console) 
         await watching
         await asyncio.sleep(SETTLE_SECONDS)
         last, ends = await sample(server, samples[-1].at + SETTLE_SECONDS), await counters(server)
-    Console().print(report(samples, last), f"{sent:,} requests at {rate:.1f}/s; clients saw {dict(traffic.statuses)}")
+    Console().print(curve(samples), report(samples, last))
+    Console().print(f"{sent:,} requests at {rate:.1f}/s; clients saw {dict(traffic.statuses)}")
     Console().print(ends)
     return balanced(last, ends, traffic)
 
@@ -264,6 +266,14 @@ def report(samples: Sequence[Sample], last: Sample) -> Table:
     for name in last.sizes:
         most = max(one.sizes[name] for one in samples)
         table.add_row(f"{name} (most: {most})", *[str(one.sizes[name]) for one in ticks], "")
+    return table
+
+
+def curve(samples: Sequence[Sample]) -> Table:
+    """Memory at eleven moments: a cache that fills flattens, a leak goes on."""
+    table = Table("seconds", *[f"{process.name}, MB" for process in samples[0].processes])
+    for one in (samples[round(index)] for index in np.linspace(0, len(samples) - 1, CURVE_POINTS)):
+        table.add_row(f"{one.at:.0f}", *[f"{process.resident_mb:.0f}" for process in one.processes])
     return table
 
 

@@ -158,7 +158,7 @@ class Node:
     def set_sync_period(self, period: str) -> None:
         """Restarts the kubelet with another sync period; pods go on running."""
         self.sync_period = period
-        self._write_configuration()
+        self._write_kubelet_configuration()
         self.kubelet.stop()
         self.kubelet.start()
         wait_for("the node is ready", self._ready, seconds=60, every=0.25)
@@ -209,12 +209,16 @@ class Node:
         (self.folder / "containerd.toml").write_text(_toml(self.folder))
         (self.folder / "cni").mkdir(exist_ok=True)
         (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(_cni(self.folder)))
-        kubelet = _kubelet(self.folder, authority.own.certificate, self.sync_period)
-        (self.folder / "kubelet.yaml").write_text(yaml.safe_dump(kubelet))
+        self._write_kubelet_configuration()
         config = authority.kubeconfig(
             "kube-proxy", server.local_url, authority.client("kube-proxy", "system:kube-proxy")
         )
+        # Written once: kube-proxy ends when its file is touched.
         (self.folder / "proxy.yaml").write_text(yaml.safe_dump(_proxy(config)))
+
+    def _write_kubelet_configuration(self) -> None:
+        kubelet = _kubelet(self.folder, self.api_server.authority.own.certificate, self.sync_period)
+        (self.folder / "kubelet.yaml").write_text(yaml.safe_dump(kubelet))
 
 
 def make_cgroups() -> None:

@@ -76,10 +76,12 @@ class Traffic:
         return answer
 
     @contextmanager
-    def running(self, clients: int = 2) -> Iterator[None]:
+    def running(self, clients: int = 2, pause_s: float = 0.2) -> Iterator[None]:
         """Asks questions from several threads for as long as the block runs; `failures` has what went wrong."""
         stop = threading.Event()
-        threads = [threading.Thread(target=self._ask_until, args=(stop, seed), daemon=True) for seed in range(clients)]
+        threads = [
+            threading.Thread(target=self._ask_until, args=(stop, seed, pause_s), daemon=True) for seed in range(clients)
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -89,7 +91,7 @@ class Traffic:
             for thread in threads:
                 thread.join(120)
 
-    def _ask_until(self, stop: threading.Event, seed: int) -> None:
+    def _ask_until(self, stop: threading.Event, seed: int, pause_s: float) -> None:
         number = seed
         while not stop.is_set():
             number += 7
@@ -97,7 +99,7 @@ class Traffic:
                 self.ask(rag_question(number), max_tokens=4, reorder=True)
             except (openai.OpenAIError, httpx2.HTTPError) as error:  # the second where a begun stream breaks
                 self.failures.append(f"{type(error).__name__}: {error}")
-            stop.wait(0.2)
+            stop.wait(pause_s)
 
 
 def rag_question(number: int, passages: int = 3) -> list[dict[str, Any]]:
