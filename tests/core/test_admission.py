@@ -12,11 +12,11 @@ from prism.core.admission import (
     NO_LANE,
     ByArrival,
     ByBucket,
+    ByHeadStart,
     ByLongestPrefix,
-    ByVirtualDeadline,
+    CachedTokens,
     Head,
     HotOrder,
-    Patience,
     Waiting,
     WaitingRoom,
 )
@@ -194,75 +194,53 @@ def test_a_pass_looks_again_at_the_best_buckets_only() -> None:
     assert order.first().number == 0
 
 
-# --- by virtual deadline ----------------------------------------------------------------------------------------
+# --- by head start ----------------------------------------------------------------------------------------------
 
 
-def impatient(lost: float = 1.0) -> Patience:
-    patience = Patience(most=50.0)
-    patience.lost = lost
-    return patience
+def by_head_start(cached_tokens: CachedTokens, refreshed: int = 2) -> ByHeadStart:
+    """A token takes 10 ms, so 100 cached tokens are worth a head start of 8 s."""
+    return ByHeadStart(cached_tokens, lambda: 0.01, head_start=8.0, refreshed=refreshed)
 
 
-def test_nothing_lost_is_first_come_first_served() -> None:
-    order = ByVirtualDeadline(lambda _: 0, impatient(0.0), lambda: 0.01)
+def as_on_arrival(waiting: Waiting) -> int:
+    return waiting.cached_at_arrival
+
+
+def test_where_nothing_is_cached_it_is_first_come_first_served() -> None:
     waiting = [request(number, at=float(number), tokens=1_000 - number) for number in range(4)]
-    assert served(filled(order, *reversed(waiting))) == [0, 1, 2, 3]
+    assert served(filled(by_head_start(as_on_arrival), *reversed(waiting))) == [0, 1, 2, 3]
 
 
-def test_what_is_cached_may_pass_what_costs_more_than_its_head_start() -> None:
-    # 100 tokens cost 1 s, so 50 s of patience: more than 49 s of head start, less than 51 s.
-    for head_start, first in ((49.0, 1), (51.0, 0)):
-        order = ByVirtualDeadline(lambda waiting: waiting.cached_at_arrival, impatient(), lambda: 0.01)
-        filled(order, request(0, at=0.0), request(1, at=head_start, cached=100))
-        assert order.first().number == first
+@pytest.mark.parametrize(("later_by", "first"), [(7.9, 1), (8.1, 0)])
+def test_what_is_cached_passes_what_came_earlier_by_less_than_its_head_start(later_by: float, first: int) -> None:
+    order = filled(by_head_start(as_on_arrival), request(0, at=0.0), request(1, at=later_by, cached=100))
+    assert order.first().number == first
 
 
-def test_no_wait_is_longer_than_patience_times_its_own_cost() -> None:
-    # 200 tokens cost 2 s, so whoever arrives later than 100 s after it comes behind it, however warm.
-    order = ByVirtualDeadline(lambda waiting: waiting.cached_at_arrival, impatient(), lambda: 0.01)
+def test_nobody_is_passed_by_who_came_later_than_the_longest_head_start() -> None:
     stream = [request(number, at=float(number), cached=100) for number in range(1, 200)]
-    filled(order, request(0, at=0.0, tokens=200), *stream)
-    assert [waiting.number for waiting in order].index(0) == 99
+    order = filled(by_head_start(as_on_arrival), request(0, at=0.0, tokens=200), *stream)
+    assert [waiting.number for waiting in order].index(0) == 7
 
 
-def test_a_pass_looks_again_at_the_first_few_only() -> None:
+def test_a_pass_looks_again_at_the_first_few_and_at_a_few_others_in_turn() -> None:
     look = Look()
-    order = ByVirtualDeadline(look, impatient(), lambda: 0.01, refreshed=2)
-    filled(order, *(request(number, at=float(number)) for number in range(5)))
-    order.begin_pass()
-    order.first()
-    order.first()
-    assert look.at == [0, 1]
+    order = by_head_start(look, refreshed=2)
+    filled(order, *(request(number, at=float(number)) for number in range(7)))
+    for _ in range(3):
+        order.begin_pass()
+        order.first()
+        order.first()
+    assert look.at == [0, 1, 0, 1, 2, 3, 0, 1, 4, 5]
 
 
 def test_what_was_evicted_meanwhile_loses_its_place_in_the_next_pass() -> None:
     cached = {0: 0, 1: 100}
-    order = ByVirtualDeadline(lambda waiting: cached[waiting.number], impatient(), lambda: 0.01)
+    order = by_head_start(lambda waiting: cached[waiting.number])
     filled(order, request(0, at=0.0, cached=100), request(1, at=1.0, cached=90))
     assert [waiting.number for waiting in order] == [0, 1]
     order.begin_pass()
     assert order.first().number == 1
-
-
-@pytest.mark.parametrize(("lost", "gamma"), [(0.0, 0.0), (0.02, 0.0), (0.06, 25.0), (0.10, 50.0), (0.9, 50.0)])
-def test_patience_grows_with_what_is_lost(lost: float, gamma: float) -> None:
-    assert impatient(lost).gamma == pytest.approx(gamma)
-
-
-def test_patience_measures_prompts_that_lost_their_prefix_while_they_waited() -> None:
-    patience = Patience()
-    for _ in range(2_000):
-        patience.admitted(prompt_tokens=100, cached_at_arrival=50, cached=20)
-    assert patience.lost == pytest.approx(0.3, abs=1e-3)
-    for _ in range(2_000):
-        patience.admitted(prompt_tokens=100, cached_at_arrival=20, cached=90)
-    assert patience.lost == pytest.approx(0.0, abs=1e-3)
-
-
-def test_an_empty_prompt_loses_nothing() -> None:
-    patience = impatient(0.5)
-    patience.admitted(0, 0, 0)
-    assert patience.lost == 0.5
 
 
 # --- the waiting room -------------------------------------------------------------------------------------------
@@ -382,11 +360,10 @@ def test_an_excuse_holds_for_one_turn() -> None:
 
 
 # B1
-@pytest.mark.parametrize("order", ["deadline", "bucket"])
+@pytest.mark.parametrize("order", ["head start", "bucket"])
 def test_a_cold_request_among_an_endless_hot_stream_is_passed_for_max_wait_only(order: str) -> None:
     def new_order() -> HotOrder:
-        deadline = ByVirtualDeadline(lambda waiting: waiting.cached_at_arrival, impatient(), lambda: 0.01)
-        return deadline if order == "deadline" else by_bucket()[1]
+        return by_head_start(as_on_arrival) if order == "head start" else by_bucket()[1]
 
     cold = request(0, [b"cold"], tokens=2_048)
     hot = [request(n, [b"hot"], at=n * 0.05, tokens=528, cached=512) for n in range(1, 102)]

@@ -276,14 +276,6 @@ def test_resuming_is_no_sign_of_sessions(engine: Engine) -> None:
     assert [c.rate for c in engine.decisions.tree._continuations.values()] == rates
 
 
-def test_prompts_that_lost_their_prefix_while_they_waited_make_the_order_impatient(engine: Engine) -> None:
-    engine.serve(rag("a"))
-    engine.arrive("r", rag("a", "!"))
-    engine.decisions.take("r")
-    engine.decisions.admitted("r", 0, 0.0)
-    assert engine.decisions.patience.lost > 0
-
-
 def test_an_engine_without_prefix_caching_is_served_all_the_same(engine: Engine) -> None:
     engine.decisions.arrive("r", plan_of(rag("ab"), movable=True), 28, [], 0, 0.0)
     engine.decisions.take("r")
@@ -355,7 +347,9 @@ def test_behind_a_private_segment_the_tree_leads_nobody_on(engine: Engine) -> No
     _, admission = engine.admit()
     assert admission is not None
     assert admission.cached_by_kind["system"] == 8
-    assert engine.decisions.patience.lost == 0
+    prompt = engine.decisions.prompt("r")
+    assert prompt is not None
+    assert prompt.waiting.cached_at_arrival == 8
 
 
 def test_a_waiting_request_does_not_protect_where_its_documents_stand_now(engine: Engine) -> None:

@@ -14,9 +14,8 @@ from prism.core.admission import (
     COLD,
     ByArrival,
     ByBucket,
-    ByVirtualDeadline,
+    ByHeadStart,
     HotOrder,
-    Patience,
     Waiting,
     WaitingRoom,
 )
@@ -36,14 +35,8 @@ Move = tuple[str, int] | str
 NO_COLD_LANE = ColdLane(0.0)
 
 
-def patient() -> Patience:
-    patience = Patience()
-    patience.lost = 1.0
-    return patience
-
-
 ORDERS: dict[str, Callable[[], HotOrder]] = {
-    "Prism": lambda: ByVirtualDeadline(lambda one: one.cached_at_arrival, patient(), lambda: 0.01, refreshed=2),
+    "Prism": lambda: ByHeadStart(lambda one: one.cached_at_arrival, lambda: 0.01, refreshed=2),
     "Paper": lambda: ByBucket(DemandLedger(16), Weights(), refreshed=2),
     "by arrival": ByArrival,
 }
@@ -217,7 +210,7 @@ def test_only_the_tenant_that_is_next_is_looked_at() -> None:
         asked.append(waiting.tenant)
         return 0
 
-    order = ByFairShare(lambda: ByVirtualDeadline(look, patient(), lambda: 0.01, refreshed=2))
+    order = ByFairShare(lambda: ByHeadStart(look, lambda: 0.01, refreshed=2))
     for number in range(100):
         order.add(Waiting(f"r{number}", number, 0, 0.0, 100, tenant=f"t{number}"))
     order.begin_pass()

@@ -102,11 +102,10 @@ def one_old_and_two_alike(decisions: Decisions) -> None:
     arrive(decisions, "warm", "w", now=1.0)
     arrive(decisions, "big", "x", now=2.0)
     arrive(decisions, "large", "x", now=2.0)
-    decisions.patience.lost = 1.0
 
 
 PATIENT = 40.0
-"""Seconds a token takes where the virtual deadline is to put warm requests first."""
+"""Seconds a token takes where a head start is to put warm requests first."""
 
 
 # --- weights ----------------------------------------------------------------------------------------------------

@@ -18,11 +18,10 @@ from prism.core.admission import (
     NO_LANE,
     ByArrival,
     ByBucket,
+    ByHeadStart,
     ByLongestPrefix,
-    ByVirtualDeadline,
     Head,
     HotOrder,
-    Patience,
     Waiting,
     WaitingRoom,
 )
@@ -48,8 +47,6 @@ class WaitingRoomMachine(RuleBasedStateMachine):
     @initialize(order=ORDERS, lane=LANES, oldest_resumes_first=st.booleans())
     def open(self, order: str, lane: ColdLane, oldest_resumes_first: bool) -> None:
         self.ledger = DemandLedger(16)
-        self.patience = Patience()
-        self.patience.lost = 1.0
         self.cached: dict[int, int] = {}
         self.order, self.lane = order, lane
         self.room = WaitingRoom(self.new_order, lane)
@@ -70,7 +67,7 @@ class WaitingRoomMachine(RuleBasedStateMachine):
     def order_of_one(self) -> HotOrder:
         match self.order.removeprefix("fair "):
             case "Prism":
-                return ByVirtualDeadline(self.cached_tokens, self.patience, lambda: 0.01, refreshed=2)
+                return ByHeadStart(self.cached_tokens, lambda: 0.01, refreshed=2)
             case "Paper":
                 return ByBucket(self.ledger, Weights(), refreshed=2)
             case "LPM":

@@ -7,7 +7,7 @@ policy:
     ByArrival            first come, first served
     ByLongestPrefix      most cached tokens first, first come first served from a number of waiting requests on
     ByBucket             the paper's: requests with the same leading segments together, largest and most useful first
-    ByVirtualDeadline    arrival plus a multiple of the time its uncached tokens take to prefill
+    ByHeadStart          arrival minus a multiple of the prefill time that its cached tokens save
     ByFairShare          one of these inside each tenant, and equal shares between them (see `fairness`)
 
 The head is chosen at `head` and stays until it is taken, removed, or a new pass begins. Work per choice does not grow
@@ -20,6 +20,7 @@ Pure: times are given, cached tokens are asked for through a callable without si
 from __future__ import annotations
 
 from bisect import insort
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -227,37 +228,21 @@ class ByBucket(HotOrder):
         return tuple(sum(column) / len(worths) for column in zip(*worths, strict=True))
 
 
-class Patience:
-    """γ of the virtual deadline: how much longer a request may wait for each second of prefill that it costs.
+class ByHeadStart(HotOrder):
+    """Least of arrival − β × (seconds of prefill that its cached tokens save) first.
 
-    Waiting for requests whose prefix is cached pays where that prefix would be gone otherwise. How much is lost so is
-    measured: `lost` is the share of prompt tokens that admitted requests had found cached on arrival and no longer
-    on admission. γ grows with it from 0 (first come, first served) to `most`.
-    """
+    A prefix that is cached now may be gone by the time its request would come up by arrival; then its tokens are
+    computed again, and everybody waits for that. So those who have much to lose get a head start, worth β times what
+    they would lose. It bounds every wait by itself: nobody is passed by a request that arrived later than by β times
+    what that one saves. Where nothing is cached it is the order of arrival.
 
-    _SHARE = 1 / 128
+    Keys are kept as of arrival. Once a pass the first few are taken anew, and as many others in turn, since what was
+    cached on arrival may have been given up meanwhile.
 
-    def __init__(self, most: float = 50.0, full_at: float = 0.10, from_: float = 0.02) -> None:
-        self.most = most
-        self.full_at = full_at
-        self.starts_at = from_
-        self.lost = 0.0
-
-    @property
-    def gamma(self) -> float:
-        return self.most * min(1.0, max(0.0, (self.lost - self.starts_at) / (self.full_at - self.starts_at)))
-
-    def admitted(self, prompt_tokens: int, cached_at_arrival: int, cached: int) -> None:
-        if prompt_tokens > 0:
-            lost = max(0, cached_at_arrival - cached) / prompt_tokens
-            self.lost += (lost - self.lost) * self._SHARE
-
-
-class ByVirtualDeadline(HotOrder):
-    """Least of arrival + γ × (seconds its uncached tokens take to prefill) first.
-
-    It bounds every wait by itself: whoever waits longer than γ times its own cost is first. Keys are kept as of
-    arrival; those of the first `refreshed` requests are taken anew once a pass.
+    Args:
+        seconds_per_token: what a prefilled token costs now.
+        head_start: β, without a unit.
+        refreshed: how many keys are taken anew in a pass at the front, and how many in turn.
     """
 
     has_lanes = True
@@ -265,21 +250,24 @@ class ByVirtualDeadline(HotOrder):
     def __init__(
         self,
         cached_tokens: CachedTokens,
-        patience: Patience,
         seconds_per_token: Callable[[], float],
-        refreshed: int = 8,
+        head_start: float = 8.0,
+        refreshed: int = 4,
     ) -> None:
         self._cached_tokens = cached_tokens
-        self._patience = patience
         self._seconds_per_token = seconds_per_token
+        self._head_start = head_start
         self._refreshed = refreshed
         self._by_key: SortedKeyList[Waiting] = SortedKeyList(key=lambda waiting: (waiting.key, waiting.number))
+        self._in_turn: OrderedDict[Waiting, None] = OrderedDict()
         self._stale = True
 
     def add(self, waiting: Waiting) -> None:
+        self._in_turn[waiting] = None
         self._place(waiting, waiting.cached_at_arrival)
 
     def remove(self, waiting: Waiting) -> None:
+        del self._in_turn[waiting]
         self._by_key.remove(waiting)
 
     def begin_pass(self) -> None:
@@ -288,8 +276,7 @@ class ByVirtualDeadline(HotOrder):
     def first(self) -> Waiting:
         if self._stale:
             self._stale = False
-            if self._patience.gamma > 0:
-                self._refresh()
+            self._refresh()
         first: Waiting = self._by_key[0]
         return first
 
@@ -297,13 +284,16 @@ class ByVirtualDeadline(HotOrder):
         return iter(self._by_key)
 
     def _refresh(self) -> None:
-        for waiting in list(self._by_key[: self._refreshed]):
+        again = dict.fromkeys(self._by_key[: self._refreshed])
+        for waiting in list(islice(self._in_turn, self._refreshed)):
+            self._in_turn.move_to_end(waiting)
+            again[waiting] = None
+        for waiting in again:
             self._by_key.remove(waiting)
             self._place(waiting, self._cached_tokens(waiting))
 
     def _place(self, waiting: Waiting, cached: int) -> None:
-        cost = (waiting.prompt_tokens - cached) * self._seconds_per_token()
-        waiting.key = waiting.arrived_at + self._patience.gamma * cost
+        waiting.key = waiting.arrived_at - self._head_start * cached * self._seconds_per_token()
         self._by_key.add(waiting)
 
 

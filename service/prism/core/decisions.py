@@ -20,11 +20,10 @@ from prism.core.admission import (
     NO_LANE,
     ByArrival,
     ByBucket,
+    ByHeadStart,
     ByLongestPrefix,
-    ByVirtualDeadline,
     Head,
     HotOrder,
-    Patience,
     Waiting,
     WaitingRoom,
 )
@@ -130,7 +129,6 @@ class Decisions:
         self.block_tokens = block_tokens
         self.spec = spec
         self.passes = 0
-        self.patience = Patience()
         self._policies = Policies()
         self._seconds_per_token = seconds_per_token
         self.ledger = DemandLedger(spec.scheduler.window.arrivals)
@@ -176,7 +174,7 @@ class Decisions:
                 return ByLongestPrefix(self._cached_of, scheduler.longest_prefix_match.fall_back_at)
             case Order.PAPER:
                 return ByBucket(self.ledger, _weights(scheduler))
-        return ByVirtualDeadline(self._cached_of, self.patience, self._seconds_per_token)
+        return ByHeadStart(self._cached_of, self._seconds_per_token)
 
     # ---- a request's way -------------------------------------------------------------------------------------
 
@@ -260,7 +258,6 @@ class Decisions:
         if not first:
             return None
         waiting = prompt.waiting
-        self.patience.admitted(waiting.prompt_tokens, waiting.cached_at_arrival, cached_tokens)
         was_passed = self.room.was_passed(waiting)
         passed = self.room.admitted(waiting, prompt.lane, now, max(0, waiting.prompt_tokens - cached_tokens))
         waiting.active = True
