@@ -223,15 +223,23 @@ def test_nobody_is_passed_by_who_came_later_than_the_longest_head_start() -> Non
     assert [waiting.number for waiting in order].index(0) == 7
 
 
-def test_a_pass_looks_again_at_the_first_few_and_at_a_few_others_in_turn() -> None:
+def test_a_pass_looks_again_at_the_first_and_at_a_few_others_in_turn() -> None:
     look = Look()
     order = by_head_start(look, refreshed=2)
-    filled(order, *(request(number, at=float(number)) for number in range(7)))
+    filled(order, *(request(number, at=float(number)) for number in range(4)))
     for _ in range(3):
         order.begin_pass()
         order.first()
         order.first()
-    assert look.at == [0, 1, 0, 1, 2, 3, 0, 1, 4, 5]
+    assert look.at == [0, 1, 0, 2, 0]
+
+
+def test_before_one_is_served_only_so_many_are_looked_at() -> None:
+    order = by_head_start(look := Look(), refreshed=4)
+    filled(order, *(request(number, at=0.001 * number, cached=100) for number in range(20)))
+    order.begin_pass()
+    order.first()
+    assert len(look.at) == 6, "two in turn and four at the front, all of which have lost what they had"
 
 
 def test_what_was_evicted_meanwhile_loses_its_place_in_the_next_pass() -> None:

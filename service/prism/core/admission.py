@@ -236,13 +236,13 @@ class ByHeadStart(HotOrder):
     they would lose. It bounds every wait by itself: nobody is passed by a request that arrived later than by β times
     what that one saves. Where nothing is cached it is the order of arrival.
 
-    Keys are kept as of arrival. Once a pass the first few are taken anew, and as many others in turn, since what was
-    cached on arrival may have been given up meanwhile.
+    Keys are kept as of arrival. What was cached then may have been given up meanwhile, so whoever stands first is
+    looked at again before it is served, once a pass, and a few others in turn.
 
     Args:
         seconds_per_token: what a prefilled token costs now.
         head_start: β, without a unit.
-        refreshed: how many keys are taken anew in a pass at the front, and how many in turn.
+        refreshed: how many keys are taken anew at most before one is served; half as many others once a pass, in turn.
     """
 
     has_lanes = True
@@ -252,7 +252,7 @@ class ByHeadStart(HotOrder):
         cached_tokens: CachedTokens,
         seconds_per_token: Callable[[], float],
         head_start: float = 8.0,
-        refreshed: int = 4,
+        refreshed: int = 8,
     ) -> None:
         self._cached_tokens = cached_tokens
         self._seconds_per_token = seconds_per_token
@@ -260,6 +260,7 @@ class ByHeadStart(HotOrder):
         self._refreshed = refreshed
         self._by_key: SortedKeyList[Waiting] = SortedKeyList(key=lambda waiting: (waiting.key, waiting.number))
         self._in_turn: OrderedDict[Waiting, None] = OrderedDict()
+        self._fresh: set[Waiting] = set()
         self._stale = True
 
     def add(self, waiting: Waiting) -> None:
@@ -269,6 +270,7 @@ class ByHeadStart(HotOrder):
     def remove(self, waiting: Waiting) -> None:
         del self._in_turn[waiting]
         self._by_key.remove(waiting)
+        self._fresh.discard(waiting)
 
     def begin_pass(self) -> None:
         self._stale = True
@@ -276,21 +278,28 @@ class ByHeadStart(HotOrder):
     def first(self) -> Waiting:
         if self._stale:
             self._stale = False
-            self._refresh()
+            self._fresh.clear()
+            self._look_at_others()
         first: Waiting = self._by_key[0]
+        for _ in range(self._refreshed):
+            if first in self._fresh:
+                break
+            self._refresh(first)
+            first = self._by_key[0]
         return first
 
     def __iter__(self) -> Iterator[Waiting]:
         return iter(self._by_key)
 
-    def _refresh(self) -> None:
-        again = dict.fromkeys(self._by_key[: self._refreshed])
-        for waiting in list(islice(self._in_turn, self._refreshed)):
+    def _look_at_others(self) -> None:
+        for waiting in list(islice(self._in_turn, self._refreshed // 2)):
             self._in_turn.move_to_end(waiting)
-            again[waiting] = None
-        for waiting in again:
-            self._by_key.remove(waiting)
-            self._place(waiting, self._cached_tokens(waiting))
+            self._refresh(waiting)
+
+    def _refresh(self, waiting: Waiting) -> None:
+        self._fresh.add(waiting)
+        self._by_key.remove(waiting)
+        self._place(waiting, self._cached_tokens(waiting))
 
     def _place(self, waiting: Waiting, cached: int) -> None:
         waiting.key = waiting.arrived_at - self._head_start * cached * self._seconds_per_token()
