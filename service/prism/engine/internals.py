@@ -116,7 +116,7 @@ _FRONTEND_NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "vllm.v1.engine.async_llm",
         "AsyncLLM",
-        ("add_lora", "add_request", "_add_request", "generate", "errored", "reset_prefix_cache"),
+        ("abort", "add_lora", "add_request", "_add_request", "generate", "errored", "reset_prefix_cache"),
     ),
     ("vllm.v1.engine.output_processor", "OutputProcessor", ("process_outputs",)),
     (

@@ -20,8 +20,9 @@ from vllm.v1.engine.input_processor import InputProcessor
 
 from prism.config.schema import Reorder
 from prism.core.segments import permute_plan, permute_runs
+from prism.engine.frontend.mistakes import RefusedRequest
 from prism.engine.frontend.plan import PLAN_KEY
-from prism.engine.frontend.renderer import PrismRenderer, RefusedRequest
+from prism.engine.frontend.renderer import PrismRenderer
 
 _TOOLS = [
     {"type": "function", "function": {"name": name, "description": f"{name} it", "parameters": {"type": "object"}}}

@@ -33,6 +33,7 @@ from prism.engine.frontend.entry import Entry
 from prism.engine.frontend.facts import WARM_UP, FactDispatch, FactReceiver, facts_address
 from prism.engine.frontend.health import DeathNotice, EngineHealth, loading
 from prism.engine.frontend.intake import Intake
+from prism.engine.frontend.mistakes import refuse_stumbles
 from prism.engine.frontend.recorder import Recorder, recording_header
 from prism.engine.frontend.renderer import PrismRenderer
 from prism.engine.frontend.settings import EngineSettings
@@ -234,6 +235,7 @@ class Frontend:
         app = build_app(self._args, tasks, engine.model_config)
         await init_app_state(engine, app.state, self._args, tasks)
         app.state.server = DeathNotice(self.health)
+        refuse_stumbles(app)
         renderer = PrismRenderer.from_stock(app.state.online_renderer, self.settings.rendering, self._rendered)
         await asyncio.to_thread(renderer.prepare)
         install_renderer(app.state, renderer)

@@ -18,13 +18,16 @@ from prism.core.namespace import AdapterLoads, namespace
 from prism.core.reuse import OtherTenants
 from prism.core.segments import PromptPlan
 from prism.engine.frontend.desk import CURRENT, LiveRequest, RequestDesk
+from prism.engine.frontend.mistakes import RefusedRequest
 from prism.engine.frontend.plan import PLAN_KEY, DraftPlan
-from prism.engine.frontend.renderer import RefusedRequest
 from prism.engine.wire import EXTRA_ARGS_KEY, encode_plan
 from prism.errors import RequestRefused
 from prism.telemetry.timeline import Outcome
 
 _DRAFT: ContextVar[DraftPlan | None] = ContextVar("prism_draft", default=None)
+
+_UNSENDABLE = (OverflowError, TypeError, RecursionError)
+"""What encoding a message to EngineCore raises: a number beyond 64 bits, an object of no plain type, too deep a one."""
 
 
 class PrismOutputProcessor(OutputProcessor):
@@ -108,7 +111,12 @@ class PrismAsyncLLM(AsyncLLM):
             _note_request(live, request, self.vllm_config.model_config.served_model_name)
             if self._desk.on_added is not None:
                 self._desk.on_added(live, *_added(request))
-        await super()._add_request(request, prompt, parent_req, index, queue)
+        try:
+            await super()._add_request(request, prompt, parent_req, index, queue)
+        except _UNSENDABLE as error:
+            # vLLM's output processor knows the request already, and would keep it for ever.
+            await self.abort(request.request_id, internal=True)
+            raise RefusedRequest(f"The request holds a value that the engine can't be sent: {error}.") from error
 
     def _link(self, request: EngineCoreRequest, live: LiveRequest) -> None:
         try:

@@ -20,7 +20,6 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.engine.protocol import ErrorResponse
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest, TokenizeCompletionRequest
-from vllm.exceptions import VLLMValidationError
 from vllm.inputs import EngineInput
 from vllm.renderers import ChatParams, merge_kwargs
 from vllm.renderers.online_renderer import OnlineRenderer
@@ -28,6 +27,7 @@ from vllm.renderers.online_renderer import OnlineRenderer
 from prism.config.schema import Reorder
 from prism.errors import InvalidRequest, RequestRefused
 
+from .mistakes import STUMBLES, RefusedRequest, unreadable
 from .plan import PLAN_KEY, DraftPlan
 from .prism_field import FIELD, PrismField, check_hints, read_prism_field, refuse_prism_field
 from .segmenter import Rendered, Segmenter
@@ -42,17 +42,6 @@ RenderSettings = Callable[[], tuple[Reorder, int]]
 
 
 OnRendered = Callable[[list[int], int], None]
-
-
-class RefusedRequest(InvalidRequest, VLLMValidationError):
-    """A caller's mistake, as an exception that all of vLLM's handlers answer with 400 and an OpenAI error object."""
-
-    def __init__(self, message: str, *, param: str | None = None) -> None:
-        super().__init__(message, param=param)
-        self.parameter = param
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class PrismRenderer(OnlineRenderer):
@@ -133,7 +122,8 @@ class PrismRenderer(OnlineRenderer):
         """As vLLM's, with a plan in the engine input.
 
         Raises:
-            RefusedRequest: a bad `prism` object, or `documents` that the template would drop.
+            RefusedRequest: a bad `prism` object, `documents` that the template would drop, or messages that vLLM's code
+                stumbles over.
         """
         field = self._field(request)
         params = None
@@ -142,16 +132,19 @@ class PrismRenderer(OnlineRenderer):
             params = self._chat_params(
                 request, default_template, default_template_content_format, default_template_kwargs, tool_dicts
             )
-        conversation, engine_inputs = await super().preprocess_chat(
-            request,
-            messages,
-            default_template,
-            default_template_content_format,
-            default_template_kwargs,
-            tool_dicts,
-            parser,
-            skip_mm_cache=skip_mm_cache,
-        )
+        try:
+            conversation, engine_inputs = await super().preprocess_chat(
+                request,
+                messages,
+                default_template,
+                default_template_content_format,
+                default_template_kwargs,
+                tool_dicts,
+                parser,
+                skip_mm_cache=skip_mm_cache,
+            )
+        except STUMBLES as error:
+            raise unreadable(error) from error
         if params is not None:
             for engine_input in engine_inputs:
                 plan = self._chat_plan(request, field, messages, params, tool_dicts or [], engine_input)
