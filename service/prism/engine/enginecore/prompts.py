@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm.v1.core.kv_cache_utils import BlockHash, generate_block_hash_extra_keys, hash_block_tokens
@@ -60,8 +61,9 @@ def may_rewrite(request: Request) -> bool:
     )
 
 
-_Key = tuple[BlockHash | None, tuple[int, ...], tuple[Any, ...] | None]
-"""All that a block's hash is made of: its parent's, its tokens, vLLM's extra keys."""
+_Key = tuple[BlockHash | None, bytes, tuple[Any, ...] | None]
+"""All that a block's hash is made of: its parent's, its tokens (packed: a tuple takes six times the room), vLLM's extra
+keys."""
 
 
 class PromptRewriter:
@@ -105,21 +107,23 @@ class PromptRewriter:
         has_extra = bool(request.cache_salt) or request.lora_request is not None
         del hashes[first:]
         parent = hashes[-1] if hashes else None
-        prompt = tuple(tokens)
+        packed = array("i", tokens)
         extra = None
-        for start in range(first * size, len(prompt) - size + 1, size):
+        for start in range(first * size, len(packed) - size + 1, size):
             if has_extra:
                 extra, _ = generate_block_hash_extra_keys(request, start, start + size, 0)
-            key = (parent, prompt[start : start + size], extra)
-            parent = known.get(key) or self._hash(key)
+            block = packed[start : start + size]
+            key = (parent, block.tobytes(), extra)
+            parent = known.get(key) or self._hash(key, block)
             hashes.append(parent)
         self._turn_over()
 
-    def _hash(self, key: _Key) -> BlockHash:
+    def _hash(self, key: _Key, tokens: Sequence[int]) -> BlockHash:
         """The hash of a block that is not among the young ones; it is now."""
         found = self._old.get(key)
         if found is None:
-            found = hash_block_tokens(self._hash_function, *key)
+            parent, _, extra = key
+            found = hash_block_tokens(self._hash_function, parent, tuple(tokens), extra)
         self._young[key] = found
         return found
 

@@ -144,7 +144,7 @@ class PrismRenderer(OnlineRenderer):
                 skip_mm_cache=skip_mm_cache,
             )
         except STUMBLES as error:
-            raise unreadable(error) from error
+            raise unreadable(error) from None
         if params is not None:
             for engine_input in engine_inputs:
                 plan = self._chat_plan(request, field, messages, params, tool_dicts or [], engine_input)
