@@ -42,7 +42,7 @@ ARGUMENTS = (
 )
 MULTIPLES = (1.0, 1.5, 2.0, 3.0)
 MOST_WAITING = 2 * SLOTS
-TOKENS = 64  # of an answer: enough for the engine, and not its clients, to be what is busy
+TOKENS = 32  # of an answer: enough for the engine, and not its clients, to be what is busy
 WARM_UP_SECONDS = 5.0
 _WORDS = 60
 
