@@ -59,7 +59,8 @@ def test_plans_of_segments_change_nothing_under_fcfs_and_lru(rig: RigFactory) ->
 
 
 def test_the_defaults_decide_as_stock_where_nothing_is_shared_and_all_fits(rig: RigFactory) -> None:
-    stream = Stream(5, documents=400, abort_share=0.0)
+    one_each = tuple(f"tenant {number}" for number in range(10_000))
+    stream = Stream(5, salts=one_each, abort_share=0.0)
     theirs, mine = rig(STOCK_SCHEDULER, tight(2000)), rig(ASYNC_SCHEDULER, tight(2000))
     play(theirs, stream)
     play(mine, stream)
