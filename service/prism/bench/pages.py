@@ -15,15 +15,18 @@ _OURS = "prism"
 
 
 def write_pages(folder: Path, seeds: Sequence[int]) -> None:
-    """Writes Markdown and pictures from the stored cells; a study without any gets no page."""
+    """Writes Markdown and pictures from the stored cells; a study without any has no page, nor keeps an old one."""
     store = CellStore(folder / "cells")
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
     written = []
     for study in STUDIES.values():
         found = [Findings.of(panel, seeds, store) for panel in study.panels]
+        page = folder / f"{study.name}.md"
         if any(one.compares for one in found):
-            (folder / f"{study.name}.md").write_text(_page(study, found, folder), encoding="utf-8")
+            page.write_text(_page(study, found, folder), encoding="utf-8")
             written.append((study, found))
+        else:
+            page.unlink(missing_ok=True)
     (folder / "index.md").write_text(_index(written), encoding="utf-8")
 
 
