@@ -30,7 +30,7 @@ from prism.engine.enginecore.synthetic import EngineLimits, SyntheticRequest
 FORMAT = 1
 """Raised when a change of the simulator changes outcomes of equal definitions."""
 
-PRISM_CHARGE = SteadyCharge(per_pass_s=0.0006, per_admitted_s=0.0022)
+PRISM_CHARGE = SteadyCharge(per_pass_s=0.0002, per_admitted_s=0.0020)
 """What PRISM's pass takes beyond stock vLLM's: measured by `prism.bench.pass_time` (see docs/figures.md). It is charged
 to every arm that runs in PRISM's scheduler and is PRISM's own; baselines are charged nothing."""
 
