@@ -68,6 +68,26 @@ class TinyShape:
 
 YARDSTICK = TinyShape(hidden=512, layers=2, mlp=3072, heads=4, kv_heads=2, head_size=64)
 """Wide and shallow: prefill is dominated by the tokens computed, so a prefix hit saves what it saves on a GPU."""
+YARDSTICK_SLOTS = 8
+"""Requests that run at once where the yardstick is served by `yardstick_arguments`."""
+
+
+def yardstick_arguments(name: str, longest: int = 1024) -> tuple[str, ...]:
+    """vLLM's arguments to serve the yardstick under a name, with a cache so small that it fills.
+
+    Args:
+        longest: tokens of a prompt with its answer.
+    """
+    return (
+        f"--served-model-name={name}",
+        "--dtype=float32",
+        "--block-size=16",
+        "--num-gpu-blocks-override=400",
+        f"--max-num-seqs={YARDSTICK_SLOTS}",
+        "--max-num-batched-tokens=1024",
+        f"--max-model-len={longest}",
+        "--enforce-eager",
+    )
 
 
 def tiny_model(tokenizer: Path, shape: TinyShape | None = None, cache: Path | None = None) -> Path:

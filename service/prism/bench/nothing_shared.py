@@ -30,19 +30,10 @@ from prism.bench.collectors import black_hole
 from prism.bench.demo_server import DemoServer, free_port, running_server
 from prism.bench.estimates import mean, median, paired_ratio
 from prism.bench.exact import stock_server
-from prism.bench.models import YARDSTICK, tiny_model
+from prism.bench.models import YARDSTICK, tiny_model, yardstick_arguments
 
 MODEL = "nothing-shared"
-ARGUMENTS = (
-    f"--served-model-name={MODEL}",
-    "--dtype=float32",
-    "--block-size=16",
-    "--num-gpu-blocks-override=400",
-    "--max-num-seqs=8",
-    "--max-num-batched-tokens=1024",
-    "--max-model-len=2048",
-    "--enforce-eager",
-)
+ARGUMENTS = yardstick_arguments(MODEL, longest=2048)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

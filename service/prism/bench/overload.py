@@ -24,24 +24,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from prism.bench.arrivals import poisson_times
 from prism.bench.demo_server import DemoServer, free_port, running_server
-from prism.bench.models import YARDSTICK, tiny_model
+from prism.bench.models import YARDSTICK, YARDSTICK_SLOTS, tiny_model, yardstick_arguments
 from prism.config.schema import Limits, PrismSpec
 
 MODEL = "overload"
-SLOTS = 8
-ARGUMENTS = (
-    f"--served-model-name={MODEL}",
-    "--dtype=float32",
-    "--block-size=16",
-    "--num-gpu-blocks-override=400",
-    f"--max-num-seqs={SLOTS}",
-    "--max-num-batched-tokens=1024",
-    "--max-model-len=1024",
-    "--enforce-eager",
-)
+ARGUMENTS = yardstick_arguments(MODEL)
 MULTIPLES = (1.0, 1.5, 2.0, 3.0)
-MOST_WAITING = 2 * SLOTS
+MOST_WAITING = 2 * YARDSTICK_SLOTS
 TOKENS = 32  # of an answer: enough for the engine, and not its clients, to be what is busy
 WARM_UP_SECONDS = 5.0
 _WORDS = 60
@@ -98,15 +89,15 @@ async def closed_loop(asker: Asker, seconds: float) -> float:
         while time.monotonic() - began < seconds:
             replies.append(await asker.ask(began))
 
-    await asyncio.gather(*[client() for _ in range(2 * SLOTS)])
+    await asyncio.gather(*[client() for _ in range(2 * YARDSTICK_SLOTS)])
     return goodput(replies, WARM_UP_SECONDS, seconds)
 
 
 async def open_loop(asker: Asker, rate: float, seconds: float, seed: int) -> list[Reply]:
     """Replies to requests that come at random moments, whatever becomes of those before."""
-    draw, began, due = random.Random(seed), time.monotonic(), 0.0
+    began = time.monotonic()
     asked: list[asyncio.Task[Reply]] = []
-    while (due := due + draw.expovariate(rate)) < seconds:
+    for due in poisson_times(random.Random(seed), rate, seconds):
         await asyncio.sleep(max(0.0, began + due - time.monotonic()))
         asked.append(asyncio.create_task(asker.ask(began)))
     return list(await asyncio.gather(*asked))

@@ -26,22 +26,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from prism.bench.arrivals import poisson_times
 from prism.bench.collectors import willing
 from prism.bench.demo_server import DemoServer, free_port, running_server
-from prism.bench.models import YARDSTICK, tiny_model
+from prism.bench.models import YARDSTICK, tiny_model, yardstick_arguments
 from prism.config.schema import Limits, PrismSpec
 
 MODEL = "soak"
-ARGUMENTS = (
-    f"--served-model-name={MODEL}",
-    "--dtype=float32",
-    "--block-size=16",
-    "--num-gpu-blocks-override=400",
-    "--max-num-seqs=8",
-    "--max-num-batched-tokens=1024",
-    "--max-model-len=1024",
-    "--enforce-eager",
-)
+ARGUMENTS = yardstick_arguments(MODEL)
 MOST_WAITING = 64
 CLIENTS = 24
 CALIBRATION_SECONDS = 20.0
@@ -178,14 +170,12 @@ async def busy_rate(traffic: Traffic, seconds: float) -> float:
 
 async def at_rate(traffic: Traffic, rate: float, seconds: float) -> int:
     """Requests at random moments; how many."""
-    draw, sent, began = random.Random(1), 0, time.monotonic()
+    times, began = poisson_times(random.Random(1), rate, seconds), time.monotonic()
     async with asyncio.TaskGroup() as group:
-        due = 0.0
-        while (due := due + draw.expovariate(rate)) < seconds:
+        for due in times:
             await asyncio.sleep(max(0.0, began + due - time.monotonic()))
             group.create_task(traffic.one())
-            sent += 1
-    return sent
+    return len(times)
 
 
 async def watch(server: DemoServer, samples: list[Sample], every: float, stop: asyncio.Event) -> None:
