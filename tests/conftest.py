@@ -20,6 +20,22 @@ _PAGES = ("README.md", "CONTRIBUTING.md", "charts/prism/README.md")
 pytest_plugins = ["realcluster.fixtures"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--failed-files", action="store_true", help="only the files in which something failed, whole: see --last-failed"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of one file may share a server or a chart and go on where the one before left it: they go together."""
+    if not config.getoption("--failed-files") or config.cache is None:
+        return
+    failed = {nodeid.partition("::")[0] for nodeid in config.cache.get("cache/lastfailed", {})}
+    left_out = [item for item in items if item.nodeid.partition("::")[0] not in failed]
+    items[:] = [item for item in items if item.nodeid.partition("::")[0] in failed]
+    config.hook.pytest_deselected(items=left_out)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The checkout's root."""

@@ -53,10 +53,14 @@ def served(order: HotOrder) -> list[int]:
     """Everybody, one by one, in the order in which they are admitted."""
     out = []
     while any(True for _ in order):
-        first = order.first()
-        order.remove(first)
-        out.append(first.number)
+        out.append(take(order))
     return out
+
+
+def take(order: HotOrder) -> int:
+    first = order.first()
+    order.remove(first)
+    return first.number
 
 
 class Look:
@@ -240,6 +244,28 @@ def test_before_one_is_served_only_so_many_are_looked_at() -> None:
     order.begin_pass()
     order.first()
     assert len(look.at) == 6, "two in turn and four at the front, all of which have lost what they had"
+
+
+def test_who_was_looked_at_ahead_of_a_pass_is_not_looked_at_in_it() -> None:
+    order = by_head_start(look := Look(), refreshed=4)
+    filled(order, *(request(number, at=float(number)) for number in range(20)))
+    order.look_ahead(3)
+    ahead = list(look.at)
+    order.begin_pass()
+    assert [take(order) for _ in range(3)] == [0, 1, 2]
+    assert set(ahead) >= {0, 1, 2}
+    assert look.at == ahead
+    order.begin_pass()
+    order.first()
+    assert len(look.at) > len(ahead), "what was looked at ahead holds for one pass"
+
+
+def test_the_oldest_is_among_the_likely() -> None:
+    room = room_of(ByArrival, request(0, priority=1), *(request(number) for number in range(1, 9)))
+    assert [waiting.number for waiting in room.look_ahead(3)] == [1, 2, 3]
+    starving = room_of(lambda: by_head_start(Look()), request(0), *(request(n, cached=100_000) for n in range(1, 9)))
+    assert [waiting.number for waiting in starving.look_ahead(2)][-1] == 0
+    assert WaitingRoom(ByArrival, ColdLane()).look_ahead(3) == []
 
 
 def test_what_was_evicted_meanwhile_loses_its_place_in_the_next_pass() -> None:

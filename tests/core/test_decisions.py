@@ -94,7 +94,8 @@ class Engine:
         name = head.waiting.request
         self.rewrite(name)
         assert self.decisions.take(name) is head.waiting
-        return name, self.decisions.admitted(name, self.allocate(name), self.now)
+        admitted = self.decisions.admitted(name, self.allocate(name), self.now)
+        return name, self.decisions.told(admitted) if admitted is not None else None
 
     def rewrite(self, name: str) -> None:
         order, prompt = self.decisions.arrangement(name), self.prompts[name]

@@ -34,10 +34,10 @@ class Engine:
         self.decisions.head(self.now)
         self.decisions.take(name)
         hit = min(self._matched(hashes), (len(text) - 1) // BLOCK)
-        admission = self.decisions.admitted(name, hit * BLOCK, self.now)
-        assert admission is not None
+        admitted = self.decisions.admitted(name, hit * BLOCK, self.now)
+        assert admitted is not None
         self._finish(name, hashes)
-        return admission.reuse
+        return self.decisions.told(admitted).reuse
 
     def _matched(self, hashes: Sequence[bytes]) -> int:
         return next((at for at, one in enumerate(hashes) if one not in self.cached), len(hashes))

@@ -89,6 +89,10 @@ class HotOrder(Protocol):
         """
         return
 
+    def look_ahead(self, count: int) -> None:
+        """Before a pass, while there is time: have ready what it takes to choose `count` requests."""
+        return
+
     def begin_pass(self) -> None:
         """Scores are taken anew when next asked, and frozen then until the next pass."""
         ...
@@ -237,7 +241,7 @@ class ByHeadStart(HotOrder):
     what that one saves. Where nothing is cached it is the order of arrival.
 
     Keys are kept as of arrival. What was cached then may have been given up meanwhile, so whoever stands first is
-    looked at again before it is served, once a pass, and a few others in turn.
+    looked at again before it is served, once a pass, and a few others in turn; ahead of the pass, where there is time.
 
     Args:
         seconds_per_token: what a prefilled token costs now.
@@ -262,6 +266,7 @@ class ByHeadStart(HotOrder):
         self._in_turn: OrderedDict[Waiting, None] = OrderedDict()
         self._fresh: set[Waiting] = set()
         self._stale = True
+        self._looked_ahead = False
 
     def add(self, waiting: Waiting) -> None:
         self._in_turn[waiting] = None
@@ -272,8 +277,19 @@ class ByHeadStart(HotOrder):
         self._by_key.remove(waiting)
         self._fresh.discard(waiting)
 
+    def look_ahead(self, count: int) -> None:
+        self._looked_ahead = True
+        self._fresh.clear()
+        self._look_at_others()
+        for _ in range(self._refreshed + count):
+            stale = next((waiting for waiting in islice(self._by_key, count) if waiting not in self._fresh), None)
+            if stale is None:
+                return
+            self._refresh(stale)
+
     def begin_pass(self) -> None:
-        self._stale = True
+        self._stale = not self._looked_ahead
+        self._looked_ahead = False
 
     def first(self) -> Waiting:
         if self._stale:
@@ -423,6 +439,19 @@ class WaitingRoom:
             del self._levels[priority]
         for level in self._levels.values():
             level.order.begin_pass()
+
+    def look_ahead(self, count: int) -> list[Waiting]:
+        """Before a pass, while there is time: have ready what it takes to choose `count` requests.
+
+        Returns:
+            Whom it will likely choose, the oldest among them.
+        """
+        level = next((level for level in self._levels.values() if level.by_number), None)
+        if level is None:
+            return []
+        level.order.look_ahead(count)
+        likely = list(islice(level.order, count))
+        return likely if level.oldest in likely else [*likely, level.oldest]
 
     def head(self, now: float) -> Head | None:
         """The request to admit next; the same until it is removed or a pass begins."""

@@ -92,6 +92,23 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
+class Admitting:
+    """An admission as it was decided, before anything is told of it; for `Decisions.told`.
+
+    Attributes:
+        cached_tokens: prompt tokens found cached.
+        all_cached: whether the block of the last token was, too.
+        passed, was_passed: see `Admission`.
+    """
+
+    prompt: Prompt
+    cached_tokens: int
+    all_cached: bool
+    passed: int
+    was_passed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """What was decided about a request when it was admitted.
 
@@ -241,11 +258,11 @@ class Decisions:
             self._prompts[request].lane = lane
         return waiting
 
-    def admitted(self, request: str, cached_tokens: int, now: float) -> Admission | None:
+    def admitted(self, request: str, cached_tokens: int, now: float) -> Admitting | None:
         """A taken request runs, with this many prompt tokens found cached.
 
         Returns:
-            What was decided, for its first admission; None for a resumption and for requests unknown here.
+            What `told` needs, for its first admission; None for a resumption and for requests unknown here.
         """
         prompt = self._prompts.get(request)
         if prompt is None:
@@ -253,7 +270,8 @@ class Decisions:
         first = not prompt.waiting.active
         self.ledger.admit(request)
         self.tree.unexpect(request)
-        reuse = self._judge(prompt, cached_tokens) if first else ()
+        # What is asked of the tree is asked before it is used, since then all of the prompt counts as cached.
+        all_cached = first and self._is_all_cached(prompt, cached_tokens)
         self._use(prompt, again=not first)
         if not first:
             return None
@@ -261,7 +279,11 @@ class Decisions:
         was_passed = self.room.was_passed(waiting)
         passed = self.room.admitted(waiting, prompt.lane, now, max(0, waiting.prompt_tokens - cached_tokens))
         waiting.active = True
-        return _admission(prompt, cached_tokens, passed, was_passed, reuse)
+        return Admitting(prompt, cached_tokens, all_cached, passed, was_passed)
+
+    def told(self, admitted: Admitting) -> Admission:
+        """What was decided about an admitted request, worked out; once for each, in the order they were admitted."""
+        return _admission(admitted, self._judge(admitted))
 
     def resume(self, request: str) -> bool:
         """A running request was preempted and waits again, first. False for requests unknown here."""
@@ -283,11 +305,19 @@ class Decisions:
         else:
             self.room.add(waiting)
 
-    def settle(self, request: str, cached_blocks: int) -> None:
-        """A request gives its blocks back; the first `cached_blocks` of its chain hold KV."""
+    def settle(self, request: str, cached_blocks: int, own_blocks: int | None = None) -> None:
+        """A request gives its blocks back; the first `cached_blocks` of its chain hold KV.
+
+        Args:
+            own_blocks: how many of them are its own, if not all. What it brings nothing of becomes known by nothing: it
+                may stand in blocks that are given up already.
+        """
         prompt = self._prompts.get(request)
-        if prompt is not None and prompt.waiting.active:
-            self.tree.settle(prompt.hashes, cached_blocks)
+        if prompt is None or not prompt.waiting.active:
+            return
+        if own_blocks is not None and own_blocks < cached_blocks:
+            cached_blocks = min(cached_blocks, max(own_blocks, self.tree.match(prompt.hashes)))
+        self.tree.settle(prompt.hashes, cached_blocks)
 
     def leave(self, request: str) -> None:
         """It is finished, failed or given up. Unknown requests are ignored."""
@@ -314,14 +344,20 @@ class Decisions:
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
-    def _judge(self, prompt: Prompt, cached_tokens: int) -> tuple[SegmentReuse, ...]:
-        """Why its segments hit or miss; before it is used, since then all of it counts as cached."""
+    def _is_all_cached(self, prompt: Prompt, cached_tokens: int) -> bool:
+        """Whether the block of the last token is cached as well, which is computed all the same."""
         size, tokens, hashes = self.block_tokens, prompt.waiting.prompt_tokens, prompt.hashes
         last = tokens // size - 1
         left = cached_tokens == last * size == tokens - size and last < len(hashes)
-        all_cached = left and self.tree.node_of(hashes[last]) is not None
+        return left and self.tree.node_of(hashes[last]) is not None
+
+    def _judge(self, admitted: Admitting) -> tuple[SegmentReuse, ...]:
+        """Why its segments hit or miss."""
+        prompt, size = admitted.prompt, self.block_tokens
+        tokens, hashes = prompt.waiting.prompt_tokens, prompt.hashes
         full = min(tokens // size, len(hashes)) * size
-        prefix = CachedPrefix(tokens, full, min(cached_tokens, tokens), size, hashes, all_cached)
+        cached = min(admitted.cached_tokens, tokens)
+        prefix = CachedPrefix(tokens, full, cached, size, hashes, admitted.all_cached)
         return judge(prompt.plan, self._segments.admit(prompt.plan), prefix, self.tree.given_up)
 
     def _use(self, prompt: Prompt, again: bool) -> None:
@@ -405,9 +441,8 @@ def _document_order(scheduler: SchedulerSpec) -> DocumentOrder:
             return AsWritten()
 
 
-def _admission(
-    prompt: Prompt, cached_tokens: int, passed: int, was_passed: bool, reuse: tuple[SegmentReuse, ...]
-) -> Admission:
+def _admission(admitted: Admitting, reuse: tuple[SegmentReuse, ...]) -> Admission:
+    prompt, cached_tokens = admitted.prompt, admitted.cached_tokens
     cached: dict[str, int] = {}
     tokens: dict[str, int] = {}
     left, hit, reusable = prompt.waiting.prompt_tokens, 0, 0
@@ -424,7 +459,7 @@ def _admission(
     if left:
         tokens["plain"], cached["plain"] = left, left_cached
     bucket = _digest(prompt.waiting.signature)
-    return Admission(prompt.lane, bucket, passed, was_passed, hit, reusable, cached, tokens, reuse)
+    return Admission(prompt.lane, bucket, admitted.passed, admitted.was_passed, hit, reusable, cached, tokens, reuse)
 
 
 def _digest(signature: tuple[bytes, ...]) -> str:

@@ -131,6 +131,10 @@ class ByFairShare(HotOrder):
             self._by_counter.add(tenant)
         self._raise_floor()
 
+    def look_ahead(self, count: int) -> None:
+        # Whose turn it will be shows when it is chosen; the one that is next now is the likeliest.
+        self._by_counter[0].order.look_ahead(count)
+
     def begin_pass(self) -> None:
         # Told to a tenant's order when it is asked: a pass must not grow with the number of tenants.
         self._passes += 1

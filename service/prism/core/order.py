@@ -79,23 +79,35 @@ class TreeWalk:
     def _rest(
         self, before: list[bytes], left: list[int], documents: Sequence[Document], ledger: DemandLedger
     ) -> list[int]:
+        if len(left) < 2:
+            return left
         path = EVERYBODY
         for group in before:
             path = path.joint(ledger.sets(group))
         sets = {index: ledger.sets(documents[index].group) for index in left}
-        alone = {
-            index: (self.weights.of(sets[index].counts()), ledger.frequency(documents[index].group)) for index in left
-        }
+        alone: dict[int, tuple[Utility, float, bytes]] = {}
+        for index, wanted in sets.items():
+            document = documents[index]
+            utility = self.weights.of(wanted.counts())
+            alone[index] = utility, ledger.frequency(document.group), document.identity
+        # Each choice asks for every document that is left, at every admission: no question that needs no answer.
         out: list[int] = []
-        while left:
-            best = max(left, key=lambda i: (self._together(path, sets[i]), alone[i], documents[i].identity))
+        while len(left) > 1 and any(path):
+            if path is EVERYBODY:
+                best = max(left, key=alone.__getitem__)
+            else:
+                best = max(left, key=lambda index: (self._together(path, sets[index]), alone[index]))
             left.remove(best)
             out.append(best)
             path = path.joint(sets[best])
-        return out
+        return out + sorted(left, key=alone.__getitem__, reverse=True)
 
-    def _together(self, path: DemandSets, sets: DemandSets) -> Utility:
-        return self.weights.of(path.joint(sets).counts())
+    def _together(self, path: DemandSets, wanted: DemandSets) -> Utility:
+        return self.weights.utility(
+            (path.active & wanted.active).bit_count(),
+            (path.recent & wanted.recent).bit_count(),
+            (path.queued & wanted.queued).bit_count(),
+        )
 
 
 class _Walk:

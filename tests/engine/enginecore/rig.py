@@ -190,7 +190,10 @@ class Rig:
     def leftovers(self) -> dict[str, int]:
         """What is still held for requests; all zero when none is left."""
         decisions, pool = self.prism.decisions, self.scheduler.kv_cache_manager.block_pool
-        tree = decisions.tree
+        tree, blocks = decisions.tree, self.prism._blocks
+        indexed, cached = set(tree._index), self.cached_hashes()
+        # What is chosen ahead is found until it is used, and the tree has given it up.
+        chosen = {bytes(get_block_hash(block.block_hash)) for block, _ in blocks._chosen.values() if block.block_hash}
         return {
             "requests": len(self.scheduler.requests),
             "prompts": len(decisions._prompts),
@@ -203,8 +206,8 @@ class Rig:
             "prefilling": len(self.prism._prefilling),
             "steps": len(self.prism._steps),
             "used blocks": pool.num_gpu_blocks - 1 - self.free_blocks,
-            "blocks unknown to the tree": abs(tree.free_blocks - len(self.prism._blocks._hashed)),
-            "prefixes the tree is wrong about": len(set(tree._index) ^ self.cached_hashes()),
+            "blocks unknown to the tree": abs(tree.free_blocks - len(blocks._hashed)),
+            "prefixes the tree is wrong about": len((indexed - cached) | (cached - indexed - chosen)),
         }
 
 

@@ -280,6 +280,8 @@ def add_structured(one: Rig, name: str) -> Future[StructuredOutputGrammar]:
     request = one.make(name, tokens_of(name, 40), 5, params=params)
     assert request.structured_output_request is not None
     request.structured_output_request.grammar = compiled
+    # No backend compiles grammars here, so none fills their bits.
+    one.scheduler.structured_output_manager.grammar_bitmask = lambda *_: None  # type: ignore[method-assign]
     one.add_made(request)
     return compiled
 

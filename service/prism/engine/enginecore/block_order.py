@@ -3,6 +3,7 @@
 `BlockOrder` stands in the place of vLLM's `FreeKVCacheBlockQueue`: same methods, same meaning of each, another order.
 
     [ unhashed blocks ]  never hit anything: first, last freed first, as in stock vLLM
+    [ chosen blocks   ]  hashed ones that the tree has given up ahead of the pass that will need them
     [ hashed blocks   ]  by the retention: stock LRU (the order in which they were freed), or the tree's
 
 It keeps both orders of the hashed blocks all the time, so that the policy can change between two passes.
@@ -16,6 +17,11 @@ from collections.abc import Iterable, Iterator
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_block_hash
 
 from prism.core.tree import CLASS_NAMES, DemandAwareRadixTree
+
+_FADES = 0.9
+"""What passes needed counts this much less with each that needs less."""
+_MOST_CHOSEN = 512
+"""What is chosen ahead of a pass at most: a choice is best made late."""
 
 
 class BlockOrder:
@@ -35,6 +41,10 @@ class BlockOrder:
         # Ids and not blocks as keys: KVCacheBlock is unhashable.
         self._unhashed: OrderedDict[int, KVCacheBlock] = OrderedDict((block.block_id, block) for block in blocks)
         self._hashed: OrderedDict[int, KVCacheBlock] = OrderedDict()
+        self._chosen: OrderedDict[int, tuple[KVCacheBlock, int]] = OrderedDict()
+        """With their eviction classes. The tree no longer knows them; vLLM still finds them, until they are used."""
+        self._given_up = 0
+        self._expected = 0.0
         self.num_free_blocks = len(self._unhashed)
         """Kept, not counted when asked: vLLM asks for it for each running request of each pass."""
 
@@ -53,10 +63,17 @@ class BlockOrder:
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         """The next `n` blocks to use; the caller knows that so many are free."""
         self.num_free_blocks -= n
+        if n == 1 and self._chosen and not self._unhashed:
+            # Running requests take their blocks one by one: most calls are this one.
+            block, eviction_class = self._chosen.popitem(last=False)[1]
+            self.evictions[CLASS_NAMES[eviction_class]] += 1
+            self._given_up += 1
+            return [block]
         unhashed = min(n, len(self._unhashed))
         out = [self._unhashed.popitem(last=False)[1] for _ in range(unhashed)]
         if unhashed < n:
             out.extend(self._give_up(n - unhashed))
+            self._given_up += n - unhashed
         if unhashed:
             self.evictions[CLASS_NAMES[0]] += unhashed
         return out
@@ -69,7 +86,7 @@ class BlockOrder:
         """
         if self._hashed.pop(block.block_id, None) is not None:
             self.tree.reclaim(block.block_id)
-        elif self._unhashed.pop(block.block_id, None) is None:
+        elif self._chosen.pop(block.block_id, None) is None and self._unhashed.pop(block.block_id, None) is None:
             raise RuntimeError(f"remove() called on an invalid block: {block}")
         self.num_free_blocks -= 1
 
@@ -102,7 +119,8 @@ class BlockOrder:
         """All free blocks in the order in which they would be used now."""
         hashed = self._hashed
         order = self.tree.in_order() if self.demand_aware else list(hashed)
-        return [*self._unhashed.values(), *(hashed[block_id] for block_id in order)]
+        chosen = (block for block, _ in self._chosen.values())
+        return [*self._unhashed.values(), *chosen, *(hashed[block_id] for block_id in order)]
 
     def iter_blocks_after(self, cursor: KVCacheBlock | None) -> Iterator[KVCacheBlock]:
         """Free blocks in the order in which they would be used, from behind `cursor` or from the first."""
@@ -115,8 +133,21 @@ class BlockOrder:
 
     # ---- PRISM's ---------------------------------------------------------------------------------------------
 
+    def choose_ahead(self) -> None:
+        """Before a pass, while there is time: choose what it will likely need, about as much as the last ones."""
+        self._expected = max(self._given_up, self._expected * _FADES)
+        self._given_up = 0
+        if not self.demand_aware:
+            return
+        count = min(round(self._expected), _MOST_CHOSEN) - len(self._chosen) - len(self._unhashed)
+        if count > 0:
+            taken = self.tree.take(min(count, len(self._hashed)))
+            self._chosen.update((block_id, (self._hashed.pop(block_id), name)) for block_id, name in taken)
+
     def reset(self) -> None:
         """The prefix cache was emptied: no block is hashed any more, all keep their turn."""
+        self._unhashed.update((block_id, block) for block_id, (block, _) in self._chosen.items())
+        self._chosen.clear()
         for block_id in self.tree.reset() if self.demand_aware else self._lru_reset():
             self._unhashed[block_id] = self._hashed.pop(block_id)
 
@@ -126,14 +157,22 @@ class BlockOrder:
         return order
 
     def _give_up(self, count: int) -> list[KVCacheBlock]:
+        chosen = [self._chosen.popitem(last=False)[1] for _ in range(min(count, len(self._chosen)))]
+        out = [block for block, _ in chosen]
+        self._count([eviction_class for _, eviction_class in chosen])
+        left = count - len(chosen)
+        if not left:
+            return out
         if not self.demand_aware:
-            return self._give_up_least_recent(count)
-        taken = self.tree.take(count)
-        classes = [eviction_class for _, eviction_class in taken]
+            return out + self._give_up_least_recent(left)
+        taken = self.tree.take(left)
+        self._count([eviction_class for _, eviction_class in taken])
+        hashed = self._hashed
+        return out + [hashed.pop(block_id) for block_id, _ in taken]
+
+    def _count(self, classes: list[int]) -> None:
         for eviction_class in set(classes):
             self.evictions[CLASS_NAMES[eviction_class]] += classes.count(eviction_class)
-        hashed = self._hashed
-        return [hashed.pop(block_id) for block_id, _ in taken]
 
     def _give_up_least_recent(self, count: int) -> list[KVCacheBlock]:
         out = []

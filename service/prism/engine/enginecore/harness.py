@@ -61,6 +61,7 @@ class Step:
         admitted: requests scheduled for the first time, in order.
         resumed: requests scheduled again after a preemption.
         pass_seconds: thread CPU time that `schedule()` took.
+        beside_seconds: thread CPU time of what the scheduler does while the device runs the step.
         running, waiting: requests running and waiting after the pass.
         free_blocks: KV blocks that no running request holds, after the pass.
     """
@@ -69,6 +70,7 @@ class Step:
     admitted: list[str]
     resumed: list[str]
     pass_seconds: float
+    beside_seconds: float
     running: int
     waiting: int
     free_blocks: int
@@ -182,16 +184,21 @@ class ModelFreeEngine:
         began = time.thread_time()
         output = self.scheduler.schedule()
         took = time.thread_time() - began
+        sampled = self._sampled(output)
+        began = time.thread_time()
+        self.scheduler.get_grammar_bitmask(output)
+        beside = time.thread_time() - began
         step = Step(
             work=step_work(output),
             admitted=[new.req_id for new in output.scheduled_new_reqs],
             resumed=list(output.scheduled_cached_reqs.resumed_req_ids),
             pass_seconds=took,
+            beside_seconds=beside,
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting) + len(self.scheduler.skipped_waiting),
             free_blocks=self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
             output=output,
-            sampled=self._sampled(output),
+            sampled=sampled,
         )
         self._steps.append(step)
         return step

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm.v1.core.kv_cache_utils import BlockHash, generate_block_hash_extra_keys, hash_block_tokens
 from vllm.v1.request import Request
@@ -66,12 +67,25 @@ _Key = tuple[BlockHash | None, bytes, tuple[Any, ...] | None]
 keys."""
 
 
+class _Rewritten(NamedTuple):
+    """A prompt with its runs in another order: its tokens, and the hashes of its full blocks from `first` on."""
+
+    plan: PromptPlan
+    order: list[int]
+    tokens: list[int]
+    first: int
+    hashes: list[BlockHash]
+
+    def answers(self, plan: PromptPlan, order: list[int]) -> bool:
+        return self.plan is plan and self.order == order
+
+
 class PromptRewriter:
     """Puts the movable runs of prompts into another order; tokens and block hashes follow.
 
     Hashing is what this costs, and paths repeat: a hash is remembered by all that it is made of, its parent, its tokens
     and vLLM's extra keys, so that following a known path needs none. What is remembered is bounded: two tables, the
-    older thrown away when the younger is full.
+    older thrown away when the younger is full. What will likely be asked for can be worked out before (`prepare`).
 
     Args:
         hash_function: vLLM's, as its settings name it.
@@ -79,12 +93,23 @@ class PromptRewriter:
     """
 
     _TABLE = 1 << 15
+    _PREPARED = 64
 
     def __init__(self, hash_function: Callable[[Any], bytes], block_tokens: int) -> None:
         self._hash_function = hash_function
         self._block_tokens = block_tokens
         self._young: dict[_Key, BlockHash] = {}
         self._old: dict[_Key, BlockHash] = {}
+        self._prepared: OrderedDict[str, _Rewritten] = OrderedDict()
+
+    def prepare(self, request: Request, plan: PromptPlan, order: list[int]) -> None:
+        """Have a rewriting ready that will likely be asked for; the request stays as it is."""
+        ready = self._prepared.get(request.request_id)
+        if ready is not None and ready.answers(plan, order):
+            return
+        self._prepared[request.request_id] = self._rewritten(request, plan, order)
+        if len(self._prepared) > self._PREPARED:
+            self._prepared.popitem(last=False)
 
     def rewrite(self, request: Request, plan: PromptPlan, order: list[int]) -> None:
         """vLLM keeps the prompt twice and hands the first to the workers; the views it gives out alias the second, so
@@ -93,20 +118,31 @@ class PromptRewriter:
         Args:
             order: see `permute_runs`; differs from the order as it is.
         """
+        ready = self._prepared.pop(request.request_id, None)
+        if ready is None or not ready.answers(plan, order):
+            ready = self._rewritten(request, plan, order)
+        request.prompt_token_ids = ready.tokens
+        request._all_token_ids[:] = ready.tokens
+        request.block_hashes[ready.first :] = ready.hashes
+
+    def forget(self, request_id: str) -> None:
+        """This request is gone."""
+        self._prepared.pop(request_id, None)
+
+    def _rewritten(self, request: Request, plan: PromptPlan, order: list[int]) -> _Rewritten:
         assert request.prompt_token_ids is not None
         tokens = permute_runs(request.prompt_token_ids, plan.movable, order)
-        first = next(place for place, source in enumerate(order) if place != source)
-        request.prompt_token_ids = tokens
-        request._all_token_ids[:] = tokens
-        if request.block_hashes:
-            # Hashes are chained: those before the first token that changed still hold.
-            self._rehash(request, tokens, plan.movable[first][0] // self._block_tokens)
+        moved = next(place for place, source in enumerate(order) if place != source)
+        # Hashes are chained: those before the first token that changed still hold.
+        first = plan.movable[moved][0] // self._block_tokens
+        hashes = self._hashes(request, tokens, first) if request.block_hashes else []
+        return _Rewritten(plan, order, tokens, first, hashes)
 
-    def _rehash(self, request: Request, tokens: list[int], first: int) -> None:
-        size, hashes, known = self._block_tokens, request.block_hashes, self._young
+    def _hashes(self, request: Request, tokens: list[int], first: int) -> list[BlockHash]:
+        size, known = self._block_tokens, self._young
         has_extra = bool(request.cache_salt) or request.lora_request is not None
-        del hashes[first:]
-        parent = hashes[-1] if hashes else None
+        hashes: list[BlockHash] = []
+        parent = request.block_hashes[first - 1] if first else None
         packed = array("i", tokens)
         extra = None
         for start in range(first * size, len(packed) - size + 1, size):
@@ -117,6 +153,7 @@ class PromptRewriter:
             parent = known.get(key) or self._hash(key, block)
             hashes.append(parent)
         self._turn_over()
+        return hashes
 
     def _hash(self, key: _Key, tokens: Sequence[int]) -> BlockHash:
         """The hash of a block that is not among the young ones; it is now."""

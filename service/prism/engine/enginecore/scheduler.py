@@ -4,6 +4,10 @@ vLLM's `schedule()` stays as it is. PRISM stands at two of its seams: the waitin
 free-block queue, which says what is given up. Around them it only listens: to arrivals, passes, processed steps,
 preemptions and ends, which it turns into calls of `Decisions` and into facts.
 
+    schedule() ─► the device has its step ─► get_grammar_bitmask() ─► update_from_output()
+                                              └ what the pass need not wait for: its facts, and what the next
+                                                will ask (scores, orders of documents and their hashes, victims)
+
 One mixin, two classes: on `AsyncScheduler` and on `Scheduler`. The launcher picks the one whose base stock vLLM would
 use; under plain `vllm serve --scheduler-cls` the user does.
 """
@@ -15,7 +19,8 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
@@ -28,7 +33,8 @@ from vllm.v1.request import Request, RequestStatus
 
 from prism.config.schema import PrismSpec, RetentionPolicy
 from prism.core.admission import Waiting
-from prism.core.decisions import Admission, Decisions, Policies
+from prism.core.decisions import Admitting, Decisions, Policies
+from prism.core.segments import PromptPlan
 from prism.engine.enginecore.block_order import BlockOrder
 from prism.engine.enginecore.options import options_of
 from prism.engine.enginecore.pace import Pace
@@ -58,6 +64,22 @@ else:
 logger = logging.getLogger(__name__)
 
 _GAUGE_SECONDS = 0.5
+_FADES = 0.9
+"""The admissions that a pass made count this much less with each that makes fewer."""
+_FEW_ADMISSIONS = 0.02
+"""A pass: where hardly anybody is admitted, nothing is worked out ahead."""
+_MOST_AHEAD = 8
+
+
+class _Untold(NamedTuple):
+    """An admission whose fact is not written yet."""
+
+    request: Request
+    admitted: Admitting
+    cached_tokens: int
+    at: float
+    why_waited: str
+    waiting: int
 
 
 class DemandAwareScheduling(_Base):
@@ -82,6 +104,10 @@ class DemandAwareScheduling(_Base):
         self._just_scheduled: dict[str, int] = {}
         self._finals: list[str] = []
         self._steps: deque[tuple[SchedulerOutput, list[str]]] = deque()
+        self._unfinished_pass: tuple[SchedulerOutput, float, float] | None = None
+        self._untold: list[_Untold] = []
+        self._admissions = 0
+        self._admissions_expected = 0.0
         self._step_began: float | None = None
         self._gauges_at = 0.0
         self._pass_seconds: deque[float] = deque(maxlen=4096)
@@ -132,12 +158,14 @@ class DemandAwareScheduling(_Base):
     # ---- what vLLM calls -------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
+        self._finish_pass()
         self._adopt_settings()
         super().add_request(request)
         self.sender.flush()
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         began = time.perf_counter()
+        self._finish_pass()
         self._adopt_settings()
         now = self.now()
         self.decisions.begin_pass(now)
@@ -146,13 +174,20 @@ class DemandAwareScheduling(_Base):
         self._step_began = time.monotonic()
         self._own_seconds = time.perf_counter() - began
         output = super().schedule(throttle_prefills)
-        began = time.perf_counter()
-        self._after_pass(output, now)
-        self._pass_seconds.append(self._own_seconds + time.perf_counter() - began)
-        self._report(now)
+        self._unfinished_pass = (output, now, self.now())
+        self._pass_seconds.append(self._own_seconds)
         return output
 
+    def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> Any:
+        # vLLM asks for it when the device has its step and before it waits for the result.
+        grammar = super().get_grammar_bitmask(scheduler_output)
+        if self._unfinished_pass is not None:
+            self._finish_pass()
+            self._look_ahead()
+        return grammar
+
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
+        self._finish_pass()
         # Read before vLLM frees what is finished.
         self._finals = [name for name in self._finals_of(scheduler_output) if not self._is_dropped(name)]
         outputs = super().update_from_output(scheduler_output, model_runner_output)
@@ -169,6 +204,7 @@ class DemandAwareScheduling(_Base):
         return outputs
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        self._finish_pass()
         done = super().reset_prefix_cache(reset_running_requests, reset_connector)
         if not len(self.kv_cache_manager.block_pool.cached_block_hash_to_block):
             self._blocks.reset()
@@ -197,11 +233,14 @@ class DemandAwareScheduling(_Base):
         self.sender.note(Preempted(request.request_id, self.now()))
 
     def _free_request_blocks(self, request: Request) -> None:
+        self._finish_pass()
         if self.decisions.knows(request.request_id):
-            self.decisions.settle(request.request_id, self._cached_blocks(request))
+            own = request.num_computed_tokens // self.hash_block_size
+            self.decisions.settle(request.request_id, self._cached_blocks(request), own)
         super()._free_request_blocks(request)
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
+        self._finish_pass()
         result = super()._free_request(request, delay_free_blocks)
         self._stepped_over.pop(request.request_id, None)
         if request.request_id in self._finals:
@@ -209,6 +248,7 @@ class DemandAwareScheduling(_Base):
             self._prefill_done(request.request_id, self.now())
         self._prefilling.pop(request.request_id, None)
         self.decisions.leave(request.request_id)
+        self._rewriter.forget(request.request_id)
         reason = request.get_finished_reason()
         self.sender.note(Ended(request.request_id, self.now(), str(reason) if reason is not None else "unknown"))
         return result
@@ -225,15 +265,20 @@ class DemandAwareScheduling(_Base):
         self._arrive(request, queued=True)
 
     def prepare_head(self, request: Request) -> None:
+        rearrangement = self._rearrangement(request)
+        if rearrangement is not None:
+            self._rewriter.rewrite(request, *rearrangement)
+            self.decisions.rearranged(request.request_id, rearrangement[1])
+
+    def _rearrangement(self, request: Request) -> tuple[PromptPlan, list[int]] | None:
+        """The plan of a prompt that should be rewritten, and the order its runs should take."""
         prompt = self.decisions.prompt(request.request_id)
         if prompt is None or not prompt.plan.can_reorder:
-            return
+            return None
         if self.connector is not None or not may_rewrite(request):
-            return
+            return None
         order = self.decisions.arrangement(request.request_id)
-        if order is not None:
-            self._rewriter.rewrite(request, prompt.plan, order)
-            self.decisions.rearranged(request.request_id, order)
+        return (prompt.plan, order) if order is not None else None
 
     def popped(self, request: Request) -> None:
         self._last_popped = request
@@ -257,44 +302,46 @@ class DemandAwareScheduling(_Base):
             queued=queued,
         )
 
-    def settle_popped(self) -> None:
-        """The request popped last: if it runs it was admitted, else vLLM stepped over it."""
+    def settle_popped(self, at: float | None = None) -> None:
+        """The request popped last: if it runs it was admitted (at this time, or now), else vLLM stepped over it."""
         request, self._last_popped = self._last_popped, None
         if request is None:
             return
         if request.status in (RequestStatus.RUNNING, RequestStatus.WAITING_FOR_REMOTE_KVS):
-            self._admitted(request)
+            self._admitted(request, self.now() if at is None else at)
         else:
             self._stepped_over[request.request_id] = request
 
-    def _settle_stepped_over(self, scheduled: dict[str, int]) -> None:
+    def _settle_stepped_over(self, scheduled: dict[str, int], at: float) -> None:
         """Requests that vLLM had stepped over and has now taken from its own queue."""
         for request_id in [r for r in scheduled if r in self._stepped_over]:
-            self._admitted(self._stepped_over[request_id])
+            self._admitted(self._stepped_over[request_id], at)
             del self._stepped_over[request_id]
 
-    def _admitted(self, request: Request) -> None:
+    def _admitted(self, request: Request, now: float) -> None:
         cached = request.num_computed_tokens - self._just_scheduled.get(request.request_id, 0)
-        now = self.now()
         resumed = request.num_preemptions > 0
-        admission = self.decisions.admitted(request.request_id, cached, now)
+        admitted = self.decisions.admitted(request.request_id, cached, now)
+        self._admissions += 1
         if request.num_output_tokens == 0:
             self._prefilling[request.request_id] = request
         if resumed:
             self.sender.note(Resumed(request.request_id, now, cached))
-        elif admission is not None:
-            self.sender.note(self._admitted_fact(request, admission, cached, now))
+        elif admitted is not None:
+            why = self._why_waited(request, admitted)
+            waiting = len(self.waiting) + len(self.skipped_waiting)
+            self._untold.append(_Untold(request, admitted, cached, now, why, waiting))
 
-    def _admitted_fact(self, request: Request, admission: Admission, cached: int, now: float) -> Admitted:
-        prompt = self.decisions.prompt(request.request_id)
-        assert prompt is not None
+    def _admitted_fact(self, untold: _Untold) -> Admitted:
+        request, admitted, cached, now, why, waiting = untold
+        prompt, admission = admitted.prompt, self.decisions.told(admitted)
         return Admitted(
             request.request_id,
             now,
             admission.lane,
             admission.bucket,
-            self._why_waited(request, prompt.passes, admission),
-            len(self.waiting) + len(self.skipped_waiting),
+            why,
+            waiting,
             cached,
             request.num_prompt_tokens,
             admission.segments_hit,
@@ -307,23 +354,47 @@ class DemandAwareScheduling(_Base):
             admission.reuse,
         )
 
-    def _why_waited(self, request: Request, arrived_in: int, admission: Admission) -> str:
-        if self.decisions.passes - arrived_in <= 1:
+    def _why_waited(self, request: Request, admitted: Admitting) -> str:
+        if self.decisions.passes - admitted.prompt.passes <= 1:
             return "none"
         if request.use_structured_output and request.request_id in self._stepped_over:
             return "grammar"
         if request.request_id in self._stepped_over:
             return "adapter" if request.lora_request is not None else "remote_kv"
-        return "order" if admission.was_passed else self._why_not
+        return "order" if admitted.was_passed else self._why_not
 
-    def _after_pass(self, output: SchedulerOutput, now: float) -> None:
+    def _finish_pass(self) -> None:
+        """Do what belongs to the last pass and need not be done inside of it; before anything else happens."""
+        if self._unfinished_pass is None:
+            return
+        (output, now, ended), self._unfinished_pass = self._unfinished_pass, None
+        self._after_pass(output, now, ended)
+        self._report(now)
+
+    def _look_ahead(self) -> None:
+        """Work out what the next pass will likely ask; it asks all the same, and takes the answer if it still holds."""
+        self._admissions_expected = max(self._admissions, self._admissions_expected * _FADES)
+        self._admissions = 0
+        if self.waiting and self._admissions_expected > _FEW_ADMISSIONS:
+            count = min(ceil(self._admissions_expected), _MOST_AHEAD)
+            for waiting in self.decisions.room.look_ahead(count):
+                request = self.requests[waiting.request]
+                rearrangement = self._rearrangement(request)
+                if rearrangement is not None:
+                    self._rewriter.prepare(request, *rearrangement)
+        self._blocks.choose_ahead()
+
+    def _after_pass(self, output: SchedulerOutput, now: float, ended: float) -> None:
         # From here on vLLM counts this step's tokens as computed.
         scheduled = self._just_scheduled = output.num_scheduled_tokens
         self.pace.passed(now, output.total_num_scheduled_tokens)
-        self.settle_popped()
+        self.settle_popped(ended)
         if self._stepped_over:
-            self._settle_stepped_over(scheduled)
+            self._settle_stepped_over(scheduled, ended)
         self._just_scheduled = {}
+        for untold in self._untold:
+            self.sender.note(self._admitted_fact(untold))
+        self._untold.clear()
         if self.waiting:
             self._why_not = self._limit(output)
         finals = []
