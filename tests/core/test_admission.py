@@ -260,12 +260,23 @@ def test_who_was_looked_at_ahead_of_a_pass_is_not_looked_at_in_it() -> None:
     assert len(look.at) > len(ahead), "what was looked at ahead holds for one pass"
 
 
-def test_the_oldest_is_among_the_likely() -> None:
+def test_those_whom_the_cold_lane_would_take_are_among_the_likely() -> None:
     room = room_of(ByArrival, request(0, priority=1), *(request(number) for number in range(1, 9)))
-    assert [waiting.number for waiting in room.look_ahead(3)] == [1, 2, 3]
-    starving = room_of(lambda: by_head_start(Look()), request(0), *(request(n, cached=100_000) for n in range(1, 9)))
-    assert [waiting.number for waiting in starving.look_ahead(2)][-1] == 0
-    assert WaitingRoom(ByArrival, ColdLane()).look_ahead(3) == []
+    assert numbers(room.look_ahead(3, 0.0)) == [1, 2, 3]
+    stale = [request(n) for n in range(5)]
+    starving = room_of(lambda: by_head_start(cached_of), *stale, *(request(n, cached=9_999) for n in range(5, 9)))
+    assert numbers(starving.look_ahead(3, 0.0)) == [5, 6, 7, 0, 1]
+    assert admit(starving, 0.0) == ("r5", HOT)
+    assert numbers(starving.look_ahead(3, 1e6)) == [6, 7, 8, 0, 1, 2], "passed, and overdue: it is the cold lane's turn"
+    assert WaitingRoom(ByArrival, ColdLane()).look_ahead(3, 0.0) == []
+
+
+def cached_of(waiting: Waiting) -> int:
+    return waiting.cached_at_arrival
+
+
+def numbers(waiting: Iterable[Waiting]) -> list[int]:
+    return [one.number for one in waiting]
 
 
 def test_what_was_evicted_meanwhile_loses_its_place_in_the_next_pass() -> None:

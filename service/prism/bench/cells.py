@@ -30,9 +30,12 @@ from prism.engine.enginecore.synthetic import EngineLimits, SyntheticRequest
 FORMAT = 1
 """Raised when a change of the simulator changes outcomes of equal definitions."""
 
-PRISM_CHARGE = SteadyCharge(per_pass_s=0.0002, per_admitted_s=0.0020)
-"""What PRISM's pass takes beyond stock vLLM's: measured by `prism.bench.pass_time` (see docs/figures.md). It is charged
-to every arm that runs in PRISM's scheduler and is PRISM's own; baselines are charged nothing."""
+PRISM_CHARGE = SteadyCharge(
+    per_pass_s=0.0001, per_admitted_s=0.0006, beside_per_pass_s=0.0006, beside_per_admitted_s=0.0020
+)
+"""What PRISM takes beyond stock vLLM, in a pass and beside its step (what processing a step takes more is counted
+there): measured by `prism.bench.pass_time` (see docs/figures.md). It is charged to every arm that runs in PRISM's
+scheduler and is PRISM's own; baselines are charged nothing."""
 
 _GIVE_UP_AFTER = 4.0
 """Times the run's length: an overloaded engine is stopped there, with what has not finished counted as infinite."""

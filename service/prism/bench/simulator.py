@@ -7,7 +7,8 @@ time; with asynchronous scheduling the pass for the next step runs while the dev
     device             | step 1 ---------| step 2 --------------| step 3
 
 The time a pass takes on the processor is part of the cost model's constant per step, so only what a scheduler takes
-*beyond stock vLLM* is put on the clock, if `PassCharge` is given.
+*beyond stock vLLM* is put on the clock, if a `Charge` is given: in the pass, before the device gets its step, and
+beside the step, before its result is looked at.
 """
 
 from __future__ import annotations
@@ -97,9 +98,15 @@ class SimulationResult:
 
 
 class Charge(Protocol):
-    """What a pass takes beyond stock vLLM's, in seconds of the virtual clock."""
+    """What a scheduler takes of the processor beyond stock vLLM, in seconds of the virtual clock."""
 
-    def excess_s(self, took_s: float, step: Step) -> float: ...
+    def excess_s(self, step: Step) -> float:
+        """In the pass: the device waits for it."""
+        ...
+
+    def beside_s(self, step: Step) -> float:
+        """While the device has its step: nobody waits for it, unless the step is shorter."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +115,14 @@ class SteadyCharge:
 
     per_pass_s: float
     per_admitted_s: float
+    beside_per_pass_s: float
+    beside_per_admitted_s: float
 
-    def excess_s(self, took_s: float, step: Step) -> float:
+    def excess_s(self, step: Step) -> float:
         return self.per_pass_s + self.per_admitted_s * len(step.admitted)
+
+    def beside_s(self, step: Step) -> float:
+        return self.beside_per_pass_s + self.beside_per_admitted_s * len(step.admitted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +148,12 @@ class PassCharge:
         rows = [(1.0, float(one.scheduled), float(one.admitted)) for one in passes]
         return cls(*_least_squares(rows, [one.schedule_s for one in passes]))
 
-    def excess_s(self, took_s: float, step: Step) -> float:
+    def excess_s(self, step: Step) -> float:
         stock = self.base_s + self.per_scheduled_s * step.work.requests + self.per_admitted_s * len(step.admitted)
-        return max(0.0, took_s - stock)
+        return max(0.0, step.pass_seconds - stock)
+
+    def beside_s(self, step: Step) -> float:
+        return step.beside_seconds
 
 
 class Simulation:
@@ -242,10 +257,12 @@ class Simulation:
                 self._remembered[name] = self._engine.final(name, self._sent.pop(name))
         self._result.preemptions += len(step.resumed)
         if self._charge is not None:
-            self.now += self._charge.excess_s(step.pass_seconds, step)
+            self.now += self._charge.excess_s(step)
         cost = self._cost.step_seconds(step.work)
         start = max(self.now, self._device_free_s)
         self._device_free_s = start + cost
+        if self._charge is not None:
+            self.now += self._charge.beside_s(step)
         self._result.busy_s += cost
         self._step_ends.append(self._device_free_s)
         self._result.passes.append(PassSample(step.pass_seconds, step.work.requests, len(step.admitted), step.waiting))

@@ -440,18 +440,21 @@ class WaitingRoom:
         for level in self._levels.values():
             level.order.begin_pass()
 
-    def look_ahead(self, count: int) -> list[Waiting]:
+    def look_ahead(self, count: int, now: float) -> list[Waiting]:
         """Before a pass, while there is time: have ready what it takes to choose `count` requests.
 
         Returns:
-            Whom it will likely choose, the oldest among them.
+            Whom it will likely choose: the first of the order, and those whom the cold lane would take.
         """
         level = next((level for level in self._levels.values() if level.by_number), None)
         if level is None:
             return []
         level.order.look_ahead(count)
         likely = list(islice(level.order, count))
-        return likely if level.oldest in likely else [*likely, level.oldest]
+        if not level.order.has_lanes:
+            return likely
+        cold = count if level.lanes.is_overdue(level.oldest.number, now) else 2
+        return likely + [waiting for waiting in level.by_number.values()[:cold] if waiting not in likely]
 
     def head(self, now: float) -> Head | None:
         """The request to admit next; the same until it is removed or a pass begins."""

@@ -236,11 +236,17 @@ class Decisions:
         """Whom to admit next; the same until it is taken or leaves, or a new pass begins."""
         return self.room.head(now)
 
-    def arrangement(self, request: str) -> list[int] | None:
-        """The order in which the movable runs of this prompt should stand; None if as they are."""
+    def arrangement(self, request: str, ahead: list[int] | None = None) -> list[int] | None:
+        """The order in which the movable runs of this prompt should stand; None if as they are.
+
+        Args:
+            ahead: what was answered a little before. It is the answer again if it still leads as far as any.
+        """
         prompt = self._prompts[request]
         if not prompt.plan.can_reorder:
             return None
+        if ahead is not None and self._documents.still_stands(ahead, self._head(prompt), prompt.documents):
+            return ahead
         order = self._arrange(prompt)
         return None if order == sorted(order) else order
 

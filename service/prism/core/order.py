@@ -36,16 +36,23 @@ class DocumentOrder(Protocol):
         """
         ...
 
+    def still_stands(self, order: Sequence[int], head: Anchor | None, documents: Sequence[Document]) -> bool:
+        """Whether an order that was worked out a little before may be used as it is, whatever demand has changed."""
+        return False
 
-class AsWritten:
+
+class AsWritten(DocumentOrder):
     """The caller's order."""
 
     def arrange(self, head: Anchor | None, documents: Sequence[Document], ledger: DemandLedger) -> list[int]:
         return list(range(len(documents)))
 
+    def still_stands(self, order: Sequence[int], head: Anchor | None, documents: Sequence[Document]) -> bool:
+        return True
+
 
 @dataclass(frozen=True, slots=True)
-class ByUtility:
+class ByUtility(DocumentOrder):
     """Highest utility first, each document by itself: the paper's scheme."""
 
     weights: Weights
@@ -59,7 +66,7 @@ class ByUtility:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeWalk:
+class TreeWalk(DocumentOrder):
     """Down the tree as far as it holds this request's own documents, then by who is wanted together.
 
     The walk takes the path with the most cached tokens. What is left follows one by one: the document that most
@@ -71,8 +78,13 @@ class TreeWalk:
     expansions: int = 256
     """Bound on the nodes that one walk looks at."""
 
+    def still_stands(self, order: Sequence[int], head: Anchor | None, documents: Sequence[Document]) -> bool:
+        # Where no other way is cached further down, the rest is a guess at demand, and a step ago it was as good.
+        deepest, _ = _Walk(documents, self.expansions).deepest(head) if head is not None else (0, [])
+        return cached_blocks(head, documents, order) >= deepest
+
     def arrange(self, head: Anchor | None, documents: Sequence[Document], ledger: DemandLedger) -> list[int]:
-        walked = _Walk(documents, self.expansions).deepest(head) if head is not None else []
+        _, walked = _Walk(documents, self.expansions).deepest(head) if head is not None else (0, [])
         left = [index for index in range(len(documents)) if index not in walked]
         return walked + self._rest([documents[i].group for i in walked], left, documents, ledger)
 
@@ -119,8 +131,9 @@ class _Walk:
             self._places.setdefault(document.identity, []).append(index)
         self._left = expansions
 
-    def deepest(self, head: Anchor) -> list[int]:
-        return self._below(head)[1]
+    def deepest(self, head: Anchor) -> tuple[int, list[int]]:
+        """Full blocks that are cached along the best path, and the path."""
+        return self._below(head)
 
     def _below(self, anchor: Anchor) -> tuple[int, list[int]]:
         best: tuple[int, list[int]] = (anchor.blocks, [])

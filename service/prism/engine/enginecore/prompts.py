@@ -125,6 +125,11 @@ class PromptRewriter:
         request._all_token_ids[:] = ready.tokens
         request.block_hashes[ready.first :] = ready.hashes
 
+    def order_prepared(self, request_id: str, plan: PromptPlan) -> list[int] | None:
+        """The order that is ready for this request, if one is."""
+        ready = self._prepared.get(request_id)
+        return ready.order if ready is not None and ready.plan is plan else None
+
     def forget(self, request_id: str) -> None:
         """This request is gone."""
         self._prepared.pop(request_id, None)

@@ -265,19 +265,20 @@ class DemandAwareScheduling(_Base):
         self._arrive(request, queued=True)
 
     def prepare_head(self, request: Request) -> None:
-        rearrangement = self._rearrangement(request)
+        rearrangement = self._rearrangement(request, take_prepared=True)
         if rearrangement is not None:
             self._rewriter.rewrite(request, *rearrangement)
             self.decisions.rearranged(request.request_id, rearrangement[1])
 
-    def _rearrangement(self, request: Request) -> tuple[PromptPlan, list[int]] | None:
+    def _rearrangement(self, request: Request, *, take_prepared: bool) -> tuple[PromptPlan, list[int]] | None:
         """The plan of a prompt that should be rewritten, and the order its runs should take."""
         prompt = self.decisions.prompt(request.request_id)
         if prompt is None or not prompt.plan.can_reorder:
             return None
         if self.connector is not None or not may_rewrite(request):
             return None
-        order = self.decisions.arrangement(request.request_id)
+        ahead = self._rewriter.order_prepared(request.request_id, prompt.plan) if take_prepared else None
+        order = self.decisions.arrangement(request.request_id, ahead)
         return (prompt.plan, order) if order is not None else None
 
     def popped(self, request: Request) -> None:
@@ -377,9 +378,9 @@ class DemandAwareScheduling(_Base):
         self._admissions = 0
         if self.waiting and self._admissions_expected > _FEW_ADMISSIONS:
             count = min(ceil(self._admissions_expected), _MOST_AHEAD)
-            for waiting in self.decisions.room.look_ahead(count):
+            for waiting in self.decisions.room.look_ahead(count, self.now()):
                 request = self.requests[waiting.request]
-                rearrangement = self._rearrangement(request)
+                rearrangement = self._rearrangement(request, take_prepared=False)
                 if rearrangement is not None:
                     self._rewriter.prepare(request, *rearrangement)
         self._blocks.choose_ahead()
