@@ -156,6 +156,24 @@ def test_the_default_config_is_never_changed_by_an_upgrade(installation: Install
     assert found["spec"]["scheduler"]["coldLane"]["quota"] == 0
 
 
+def test_a_rollback_takes_the_release_back_and_leaves_the_users_configs(installation: Installation) -> None:
+    cluster = installation.cluster
+    installation.install()
+    cluster.apply(_config("life", scheduler={"coldLane": {"quota": 0}}))
+    installation.upgrade({"operator": {"replicas": 2}})
+    assert _operator_replicas(cluster) == 2
+    installation.rollback()
+    assert _operator_replicas(cluster) == 1
+    assert cluster.get("prismconfig", "rag", "-n", "life")["spec"]["scheduler"]["coldLane"]["quota"] == 0
+    assert cluster.get("prismconfig", "default", "-n", "life")
+    assert installation.helm.releases("life") == {"prism": "deployed"}
+
+
+def _operator_replicas(cluster: Cluster) -> int:
+    deployments = cluster.get("deployments", "-n", "life", "-l", "app.kubernetes.io/component=operator")["items"]
+    return sum(deployment["spec"]["replicas"] for deployment in deployments)
+
+
 VALUES: dict[str, dict[str, Any]] = {
     "none": {},
     "one-namespace": {"rbac": {"clusterScoped": False, "namespaces": ["life", "default"]}},

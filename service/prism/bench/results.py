@@ -42,12 +42,21 @@ def run(
     out: _OUT = _FOLDER,
     model: Annotated[str, typer.Option(help=f"Only cells of this one of {', '.join(MODELS)}.")] = "",
     arm: Annotated[list[str] | None, typer.Option(help="Only cells of these arms; repeatable.")] = None,
+    scenario: Annotated[list[str] | None, typer.Option(help="Only cells of these scenarios; repeatable.")] = None,
+    load: Annotated[list[float] | None, typer.Option(help="Only cells at these loads; repeatable.")] = None,
     most: Annotated[int, typer.Option(help="Stop after so many cells; 0 for all.", min=0)] = 0,
 ) -> None:
     """Run the cells that are missing, then write the pages."""
     chosen = _chosen(studies)
     cells = [cell for name in chosen for cell in STUDIES[name].cells(range(1, seeds + 1))]
-    wanted = [cell for cell in cells if model in ("", cell.model) and (not arm or cell.arm in arm)]
+    wanted = [
+        cell
+        for cell in cells
+        if model in ("", cell.model)
+        and (not arm or cell.arm in arm)
+        and (not scenario or cell.scenario in scenario)
+        and (not load or cell.load_per_s in load)
+    ]
     _run(wanted, CellStore(out / "cells"), processes, most)
     write_pages(out, range(1, seeds + 1))
 

@@ -56,6 +56,10 @@ class Installation:
         """`helm upgrade`, from another chart if one is given."""
         return self._helm("upgrade", values, "--wait", chart=chart)
 
+    def rollback(self) -> str:
+        """`helm rollback` to the revision before."""
+        return self.helm.run("rollback", self.release, "-n", self.namespace, "--wait", "--timeout", "180s")
+
     def uninstall(self) -> str:
         """`helm uninstall`, which waits for nothing that the chart does not make it wait for."""
         return self.helm.run("uninstall", self.release, "-n", self.namespace, "--wait", "--timeout", "120s")
