@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import cast
 
-from prism.bench.overload import MULTIPLES, Asker, Cell, Reply, goodput, open_loop, report
+from prism.bench.overload import MULTIPLES, Asker, Cell, Reply, at_rate, goodput, report
 
 
 class _Instant:
@@ -27,7 +27,7 @@ def test_goodput_is_what_was_finished_inside_the_window() -> None:
 
 async def test_requests_come_at_the_rate_and_each_one_is_told_of() -> None:
     instant = _Instant()
-    replies = await open_loop(cast(Asker, instant), 400.0, 0.5, seed=3)
+    replies = await at_rate(cast(Asker, instant), 400.0, 0.5, seed=3)
     assert 150 <= len(replies) == instant.asked <= 250
     assert Counter(reply.status for reply in replies)[429] == 1
 

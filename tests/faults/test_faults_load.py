@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.conftest import CHAT, Adopt, Answer, Client, until
+from tests.faults.conftest import CHAT, Adopt, Client, until
 from tests.realserver import Served, serving
 
 from prism.bench.demo_server import write_settings
+from prism.bench.http.pacing import open_loop
 from prism.config.schema import Limits, PrismSpec
 
 pytestmark = [pytest.mark.faults, pytest.mark.engine, pytest.mark.timeout(700)]
@@ -60,24 +61,14 @@ async def closed_loop(client: Client, clients: int, seconds: float) -> float:
     return answered / seconds
 
 
-async def open_loop(client: Client, rate: float, seconds: float) -> list[Answer]:
-    """Answers to requests that come at a rate, whatever becomes of those before."""
-    asked: list[asyncio.Task[Answer]] = []
-    began = time.monotonic()
-    while (now := time.monotonic() - began) < seconds:
-        due = int(now * rate)
-        asked += [asyncio.create_task(client.ask(TOKENS)) for _ in range(due - len(asked))]
-        await asyncio.sleep(0.01)
-    return list(await asyncio.gather(*asked))
-
-
 async def test_a_multiple_of_the_load_is_answered_or_refused_and_nothing_collapses(
     client: Client, server: Served, settings: Path, adopt: Adopt
 ) -> None:
     most = await closed_loop(client, 2 * SLOTS, 6.0)
     await adopt(server, settings, PrismSpec(limits=Limits(max_waiting_requests=2 * SLOTS)))
     began = time.monotonic()
-    answers = await open_loop(client, 4 * most, 8.0)
+    times = [number / (4 * most) for number in range(int(4 * most * 8.0))]
+    answers = await open_loop(times, lambda _: client.ask(TOKENS))
     goodput = Counter(answer.status for answer in answers)[200] / (time.monotonic() - began)
     most = min(most, await closed_loop(client, 2 * SLOTS, 4.0))  # a shared machine may be slower by now
     refused = [answer for answer in answers if answer.status == 429]

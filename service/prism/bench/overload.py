@@ -26,6 +26,7 @@ from rich.table import Table
 
 from prism.bench.arrivals import poisson_times
 from prism.bench.demo_server import DemoServer, free_port, running_server
+from prism.bench.http.pacing import open_loop
 from prism.bench.models import YARDSTICK, YARDSTICK_SLOTS, tiny_model, yardstick_arguments
 from prism.config.schema import Limits, PrismSpec
 
@@ -93,14 +94,10 @@ async def closed_loop(asker: Asker, seconds: float) -> float:
     return goodput(replies, WARM_UP_SECONDS, seconds)
 
 
-async def open_loop(asker: Asker, rate: float, seconds: float, seed: int) -> list[Reply]:
-    """Replies to requests that come at random moments, whatever becomes of those before."""
+async def at_rate(asker: Asker, rate: float, seconds: float, seed: int) -> list[Reply]:
+    """Replies to requests that come at random moments."""
     began = time.monotonic()
-    asked: list[asyncio.Task[Reply]] = []
-    for due in poisson_times(random.Random(seed), rate, seconds):
-        await asyncio.sleep(max(0.0, began + due - time.monotonic()))
-        asked.append(asyncio.create_task(asker.ask(began)))
-    return list(await asyncio.gather(*asked))
+    return await open_loop(poisson_times(random.Random(seed), rate, seconds), lambda _: asker.ask(began))
 
 
 def goodput(replies: Sequence[Reply], begin: float, end: float) -> float:
@@ -117,7 +114,7 @@ async def measure(server: DemoServer, seconds: float, rounds: int, console: Cons
     cells = []
     for number in range(rounds):
         for multiple in order.sample(MULTIPLES, len(MULTIPLES)):
-            replies = await open_loop(asker, multiple * knee, seconds, number)
+            replies = await at_rate(asker, multiple * knee, seconds, number)
             statuses = Counter(reply.status for reply in replies)
             cells.append(Cell(multiple, goodput(replies, WARM_UP_SECONDS, seconds), statuses))
             console.print(f"{multiple:g} times the knee: {cells[-1].goodput:.2f} a second, {dict(statuses)}")

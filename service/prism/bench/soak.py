@@ -29,6 +29,7 @@ from rich.table import Table
 from prism.bench.arrivals import poisson_times
 from prism.bench.collectors import willing
 from prism.bench.demo_server import DemoServer, free_port, running_server
+from prism.bench.http.pacing import open_loop
 from prism.bench.models import YARDSTICK, tiny_model, yardstick_arguments
 from prism.config.schema import Limits, PrismSpec
 
@@ -170,12 +171,7 @@ async def busy_rate(traffic: Traffic, seconds: float) -> float:
 
 async def at_rate(traffic: Traffic, rate: float, seconds: float) -> int:
     """Requests at random moments; how many."""
-    times, began = poisson_times(random.Random(1), rate, seconds), time.monotonic()
-    async with asyncio.TaskGroup() as group:
-        for due in times:
-            await asyncio.sleep(max(0.0, began + due - time.monotonic()))
-            group.create_task(traffic.one())
-    return len(times)
+    return len(await open_loop(poisson_times(random.Random(1), rate, seconds), lambda _: traffic.one()))
 
 
 async def watch(server: DemoServer, samples: list[Sample], every: float, stop: asyncio.Event) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import httpx
 
+from prism.bench.http.pacing import open_loop
+
 PARTS = ("admission_wait", "prefill", "first_token")
 CHAT_ROUTE = "/v1/chat/completions"
 
@@ -135,10 +137,9 @@ class Load:
     async def run_open(self, sessions: Sequence[Session]) -> None:
         """Send each session when it is due, in ascending order of `at_s`, and wait for the last answer."""
         self._began = time.monotonic()
-        async with asyncio.TaskGroup() as under_way:
-            for session in sessions:
-                await asyncio.sleep(max(0.0, session.at_s - self.now))
-                under_way.create_task(self._play(session, session.at_s))
+        await open_loop(
+            [session.at_s for session in sessions], lambda place: self._play(sessions[place], sessions[place].at_s)
+        )
 
     async def run_closed(self, sessions: Sequence[Session], together: int, until_s: float = float("inf")) -> None:
         """Keep `together` sessions under way until all were played, or none begins any more after `until_s` seconds.
