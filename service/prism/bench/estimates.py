@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +114,20 @@ def paired_ratio(
     return Interval(float(whole[0] / whole[1]), low, high)
 
 
-def _bounds(blocks: NDArray[np.intp], ratio: Callable[..., NDArray[np.float64]], seed: int) -> tuple[float, float]:
+def mean_of(values: Values, *, seed: int = 0) -> Interval:
+    """The mean of independent values, with its bootstrap interval (BCa).
+
+    Raises:
+        ValueError: fewer than two values.
+    """
+    sample = np.asarray(values, dtype=float)
+    if len(sample) < 2:
+        raise ValueError(f"{len(sample)} values are too few for an interval: 2 or more are needed")
+    low, high = _bounds(sample, mean, seed)
+    return Interval(float(sample.mean()), low, high)
+
+
+def _bounds(blocks: NDArray[Any], ratio: Callable[..., NDArray[np.float64]], seed: int) -> tuple[float, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateDataWarning)
         with np.errstate(divide="ignore", invalid="ignore"):

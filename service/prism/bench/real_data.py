@@ -100,6 +100,35 @@ def questions(name: str, tokenizer: str = "qwen3") -> tuple[Question, ...]:
     )
 
 
+class AnsweredQuestion(msgspec.Struct, frozen=True):
+    """A question with an answer that stands word for word in one of its passages.
+
+    Attributes:
+        passages: texts, best first by the retriever.
+    """
+
+    text: str
+    answer: str
+    passages: list[str]
+
+
+def answered_questions(name: str, count: int) -> list[AnsweredQuestion]:
+    """Questions of `nq` or `xquad` that have `count` passages, an answer in one of them.
+
+    Raises:
+        DataMissing: there are no data.
+    """
+    folder = data_folder() / "rag"
+    texts = {one["id"]: f"{one['title']}\n{one['text']}" for one in _lines(folder / f"{name}.segments.jsonl.gz")}
+    found = []
+    for one in _lines(folder / f"{name}.queries.jsonl.gz"):
+        passages = [texts[passage] for passage, _ in one["retrieved"][:count] if passage in texts]
+        answer = next((answer for answer in one["answers"] if any(answer in text for text in passages)), None)
+        if len(passages) == count and answer is not None:
+            found.append(AnsweredQuestion(one["question"], answer, passages))
+    return found
+
+
 def _asked(folder: Path, name: str) -> Iterator[tuple[str, list[str]]]:
     """Questions and the ids of their passages, best first."""
     sessions = folder / f"{name}.sessions.jsonl.gz"
