@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.engine, pytest.mark.timeout(700)]
 SLOTS = 8
 TOKENS = 64  # of an answer: enough for the server, and not its clients, to be what is busy
 GRACE_SECONDS = 40
-DELAY_SECONDS = 3.0
+DELAY_SECONDS = 6.0
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,10 @@ class GoingDown:
                 _logger.warning("Asked to stop again: what is left is ended now.", extra=event("drain_hurried"))
             self._hurried = True
             return
+        # At once, not when the drain gets its turn: who asks twice in a row is told both in this order.
         self._began = time.monotonic()
+        self._frontend.health.stopping()
+        self._say_begin()
         self._on_asked()
         self._asked.set()
 
@@ -102,8 +105,6 @@ class GoingDown:
         await self._until_asked()
         began = self._began or time.monotonic()
         health, desk = self._frontend.health, self._frontend.desk
-        health.stopping()
-        self._say_begin()
         if self._frontend.started:
             await self._until(began + self._delay_s, lambda: False)
             health.close()
