@@ -100,6 +100,20 @@ def test_a_sustained_load_lies_between_the_last_good_and_the_first_bad(found: Fi
     assert found.strongest_sustained() == ("contextpilot", found.sustained_per_s("contextpilot"))
 
 
+def test_more_than_was_run_is_never_said_to_be_sustained(found: Findings) -> None:
+    assert found.at_least_per_s("prism") == 11.0
+    del found.points["prism", 11.0]
+    assert found.at_least_per_s("prism") == 9.0
+    lines = {goal.where.partition(": ")[2]: goal for goal in goals({"load": [found]})}
+    assert lines["load sustained against the strongest"].here.startswith("> 9/s against 10.0")
+
+
+def test_a_baseline_that_was_not_run_until_it_failed_leaves_the_strongest_open(found: Findings) -> None:
+    for load in found.loads:
+        found.points["stock", load] = found.points["prism", load]
+    assert found.strongest_sustained() is None
+
+
 def test_goals_say_what_was_found(found: Findings) -> None:
     lines = {goal.where.partition(": ")[2]: goal for goal in goals({"load": [found]})}
     assert lines["hit rate against the strongest"].here == f"{(20 + 7 + 7) / 3:+.1f}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from prism.bench.cells import CellStore, Outcome
 from prism.bench.estimates import Interval, mean, paired_ratio, percentiles
@@ -131,15 +131,25 @@ class Findings:
         None where the grid does not say: nothing above the bound, or nothing below it.
         """
         bound = P99_BOUND_S[self.panel.model]
-        known = [(load, self.points[arm, load].p99_s) for load in self.loads if (arm, load) in self.points]
-        for (low, below), (high, above) in pairwise(known):
+        for (low, below), (high, above) in pairwise(self._p99_s(arm)):
             if below <= bound < above:
                 share = 0.5 if above == INFINITE else (bound - below) / (above - below)
                 return low + (high - low) * share
         return None
 
+    def at_least_per_s(self, arm: str) -> float | None:
+        """The highest load of those run at which P99 stayed below the model's bound, and below which it always did."""
+        good = list(takewhile(lambda pair: pair[1] <= P99_BOUND_S[self.panel.model], self._p99_s(arm)))
+        return good[-1][0] if good else None
+
     def strongest_sustained(self) -> tuple[str, float] | None:
-        """The baseline that sustains the most, and how much."""
+        """The baseline that sustains the most, and how much; None where one that never failed might sustain more."""
         known = [(arm, self.sustained_per_s(arm)) for arm in self.panel.baselines]
         there = [(arm, load) for arm, load in known if load is not None]
-        return max(there, key=lambda pair: pair[1], default=None)
+        strongest = max(there, key=lambda pair: pair[1], default=None)
+        unknown = [self.at_least_per_s(arm) or 0.0 for arm, load in known if load is None]
+        return None if strongest is None or max(unknown, default=0.0) > strongest[1] else strongest
+
+    def _p99_s(self, arm: str) -> list[tuple[float, float]]:
+        """Load and P99 of an arm, ascending by load."""
+        return [(load, self.points[arm, load].p99_s) for load in self.loads if (arm, load) in self.points]

@@ -79,7 +79,9 @@ def _sustained(found: Findings, seeds: str) -> Iterator[Goal]:
         return
     where = f"{found.panel.title}: load sustained against the strongest"
     if ours is None:
-        best = found.loads[-1]
+        best = found.at_least_per_s(_OURS)
+        if best is None:
+            return
         here = f"> {best:g}/s against {theirs[1]:.2f}/s ({theirs[0]}): {best / theirs[1] - 1:+.0%} at least"
     else:
         here = f"{ours:.2f}/s against {theirs[1]:.2f}/s ({theirs[0]}): {ours / theirs[1] - 1:+.0%}"
