@@ -75,7 +75,7 @@ def passages(name: str, tokenizer: str = "qwen3") -> tuple[tuple[int, ...], ...]
     source = data_folder() / "rag" / f"{name}.segments.jsonl.gz"
     cache = _cache_path(f"passages-{name}-{tokenizer}", source)
     if not cache.exists():
-        texts = [f"{one['title']}\n{one['text']}" for one in _lines(source)]
+        texts = [_passage(one) for one in _lines(source)]
         encoded = load_tokenizer(tokenizer).encode_batch_fast(texts, add_special_tokens=False)
         _write(cache, [one.ids for one in encoded])
     rows = msgspec.msgpack.decode(cache.read_bytes(), type=list[list[int]])
@@ -119,7 +119,7 @@ def answered_questions(name: str, count: int) -> list[AnsweredQuestion]:
         DataMissing: there are no data.
     """
     folder = data_folder() / "rag"
-    texts = {one["id"]: f"{one['title']}\n{one['text']}" for one in _lines(folder / f"{name}.segments.jsonl.gz")}
+    texts = {one["id"]: _passage(one) for one in _lines(folder / f"{name}.segments.jsonl.gz")}
     found = []
     for one in _lines(folder / f"{name}.queries.jsonl.gz"):
         passages = [texts[passage] for passage, _ in one["retrieved"][:count] if passage in texts]
@@ -127,6 +127,11 @@ def answered_questions(name: str, count: int) -> list[AnsweredQuestion]:
         if len(passages) == count and answer is not None:
             found.append(AnsweredQuestion(one["question"], answer, passages))
     return found
+
+
+def _passage(one: Mapping[str, Any]) -> str:
+    """The text of a passage as prompts hold it."""
+    return f"{one['title']}\n{one['text']}"
 
 
 def _asked(folder: Path, name: str) -> Iterator[tuple[str, list[str]]]:

@@ -80,13 +80,17 @@ class TreeWalk(DocumentOrder):
 
     def still_stands(self, order: Sequence[int], head: Anchor | None, documents: Sequence[Document]) -> bool:
         # Where no other way is cached further down, the rest is a guess at demand, and a step ago it was as good.
-        deepest, _ = _Walk(documents, self.expansions).deepest(head) if head is not None else (0, [])
+        deepest, _ = self._walk(head, documents)
         return cached_blocks(head, documents, order) >= deepest
 
     def arrange(self, head: Anchor | None, documents: Sequence[Document], ledger: DemandLedger) -> list[int]:
-        _, walked = _Walk(documents, self.expansions).deepest(head) if head is not None else (0, [])
+        _, walked = self._walk(head, documents)
         left = [index for index in range(len(documents)) if index not in walked]
         return walked + self._rest([documents[i].group for i in walked], left, documents, ledger)
+
+    def _walk(self, head: Anchor | None, documents: Sequence[Document]) -> tuple[int, list[int]]:
+        """Full blocks that are cached along the best path, and the path."""
+        return _Walk(documents, self.expansions).deepest(head) if head is not None else (0, [])
 
     def _rest(
         self, before: list[bytes], left: list[int], documents: Sequence[Document], ledger: DemandLedger

@@ -111,7 +111,6 @@ class DemandAwareScheduling(_Base):
         self._step_began: float | None = None
         self._gauges_at = 0.0
         self._pass_seconds: deque[float] = deque(maxlen=4096)
-        self._own_seconds = 0.0
         self.sender = FactSender(options.facts_address, self.parallel_config.data_parallel_index)
         self.settings = SettingsSource(options, self.sender, time.monotonic, lambda: not self.requests)
         self._start_decisions()
@@ -172,10 +171,9 @@ class DemandAwareScheduling(_Base):
         if not self.running and (self.waiting or self.skipped_waiting):
             self._let_a_fitting_one_go_first()
         self._step_began = time.monotonic()
-        self._own_seconds = time.perf_counter() - began
+        self._pass_seconds.append(time.perf_counter() - began)
         output = super().schedule(throttle_prefills)
         self._unfinished_pass = (output, now, self.now())
-        self._pass_seconds.append(self._own_seconds)
         return output
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> Any:
