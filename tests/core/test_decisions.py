@@ -270,11 +270,11 @@ def test_a_request_that_was_stepped_over_keeps_its_lane_to_itself(engine: Engine
 def test_resuming_is_no_sign_of_sessions(engine: Engine) -> None:
     engine.arrive("r", rag("a"))
     engine.admit()
-    rates = [c.rate for c in engine.decisions.tree._continuations.values()]
+    rates = [habits.continued for habits in engine.decisions.tree._habits.values()]
     engine.stop("r")
     engine.decisions.resume("r")
     engine.admit()
-    assert [c.rate for c in engine.decisions.tree._continuations.values()] == rates
+    assert [habits.continued for habits in engine.decisions.tree._habits.values()] == rates
 
 
 def test_an_engine_without_prefix_caching_is_served_all_the_same(engine: Engine) -> None:

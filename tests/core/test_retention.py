@@ -23,6 +23,17 @@ def all_questions_are_cold(cache: Cache) -> None:
     cache.tree.retain_by(retention)
 
 
+def uses_of(cache: Cache, node: Node) -> float:
+    """How often it is expected to be asked for, but for being continued."""
+    return DemandAware(Weights()).demand(node, cache.tree, aged=float("inf"))[1]
+
+
+def uses(cache: Cache, prefix: str) -> float:
+    node = cache.tree.node_of(f"|{prefix}".encode())
+    assert node is not None
+    return uses_of(cache, node)
+
+
 # --- classes ----------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +242,76 @@ def test_documents_are_worth_their_recent_arrivals(cache: Cache, document: type[
     assert cache.give_up(1) == ["b"]
 
 
+def test_documents_in_any_order_are_worth_what_is_wanted_anywhere(
+    cache: Cache, system: Part, document: type[Part]
+) -> None:
+    often, seldom, *others = (document(letter) for letter in "abcdefgh")
+    for other in others:
+        cache.serve(system, other, often)
+    cache.serve(system, seldom)
+    cache.serve(system, often)
+    for other in others:
+        cache.serve(system, other)
+    assert uses(cache, "ssa") > 2 * uses(cache, "ssb"), "each was first once, but one is asked for all the time"
+
+
+def test_documents_in_one_order_are_worth_what_is_wanted_first(
+    cache: Cache, system: Part, document: type[Part]
+) -> None:
+    first, second = document("aa"), document("bb")
+    for _ in range(30):
+        cache.serve(system, first, second)
+    cache.serve(system, second, first)
+    cache.serve(system, second)
+    assert uses(cache, "ssaabb") > 5 * uses(cache, "ssbb"), "nearly all of them have it behind another one"
+
+
+def test_what_came_back_is_not_taken_for_new(cache: Cache, system: Part, document: type[Part]) -> None:
+    one = document("aa")
+    for _ in range(10):
+        cache.serve(system, one)
+    before = uses(cache, "ssaa")
+    while cache.hits(system, one):
+        cache.give_up(1)
+    cache.serve(system, one)
+    assert uses(cache, "ssaa") > before
+
+
+def test_a_resumed_request_asks_for_its_documents_once(cache: Cache, system: Part, document: type[Part]) -> None:
+    cache.serve(system, document("aa"))
+    before = uses(cache, "ssaa")
+    for _ in range(5):
+        cache.use(system, document("aa"), again=True)
+    assert uses(cache, "ssaa") == before
+
+
+def test_use_in_an_order_counts_no_longer_once_the_window_has_passed(
+    make_cache: type[Cache], system: Part, document: type[Part]
+) -> None:
+    cache = make_cache(window=4)
+    cache.serve(system, document("aa"))
+    for number in range(4):
+        cache.serve(system, document(chr(200 + number)))
+    assert uses(cache, "ssaa") == 0
+    assert len(cache.tree._in_order) == 4
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(prompts=st.lists(st.text("abcd", min_size=1, max_size=4), min_size=1, max_size=40))
+def test_documents_that_stand_as_written_are_never_worth_more_than_they_are_asked_for(
+    make_cache: type[Cache], document: type[Part], prompts: list[str]
+) -> None:
+    cache = make_cache(window=16)
+    for prompt in prompts:
+        cache.serve(*(document(letter) for letter in prompt))
+    for name in cache.held:
+        node = cache.tree.node_of(name)
+        assert node is not None
+        assert node.anchor is not None
+        _, together = cache.tree.wanted_together(node.anchor)
+        assert 0 <= uses_of(cache, node) <= max(together, node.recent.bit_count())
+
+
 # A8
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_burst_of_single_prompts_leaves_the_shared_prefix(cache: Cache, document: type[Part], plain: bool) -> None:
@@ -258,7 +339,7 @@ def first_of_two(cache: Cache, queued: int, weights: Weights) -> str:
     for name in "qp":
         node = cache.tree.node_of(f"|{name}".encode())
         assert node is not None
-        node.continuation = None
+        node.habits = None
     cache.tree.retain_by(DemandAware(weights))
     return cache.give_up(1)[0]
 
@@ -309,8 +390,8 @@ def test_one_tenants_sessions_say_nothing_about_anothers(cache: Cache) -> None:
     cache.serve("a", tenant="ours")
     node = cache.tree.node_of(b"ours|a")
     assert node is not None
-    assert node.continuation is not None
-    assert node.continuation.rate < 0.3
+    assert node.habits is not None
+    assert node.habits.continued < 0.3
 
 
 # --- the whole order --------------------------------------------------------------------------------------------

@@ -443,8 +443,8 @@ def test_a_document_may_move_as_soon_as_one_caller_lets_it(cache: Cache, documen
 def rate(cache: Cache, prefix: str) -> float:
     node = cache.tree.node_of(f"|{prefix}".encode())
     assert node is not None
-    assert node.continuation is not None
-    return node.continuation.rate
+    assert node.habits is not None
+    return node.habits.continued
 
 
 def test_sessions_raise_the_rate_of_continuation(cache: Cache, system: Part) -> None:
@@ -479,7 +479,7 @@ def test_a_resumed_request_does_not_continue_itself(cache: Cache) -> None:
 def test_rates_are_kept_for_a_bounded_number_of_heads(cache: Cache) -> None:
     for number in range(4_100):
         cache.use("a", tenant=str(number))
-    assert len(cache.tree._continuations) == 4_096
+    assert len(cache.tree._habits) == 4_096
 
 
 # --- bounded work -----------------------------------------------------------------------------------------------

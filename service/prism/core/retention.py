@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from prism.core.demand import Weights
 from prism.core.segments import SegmentKind
-from prism.core.tree import PRIVATE, PROTECTED, UNPROTECTED, DemandAwareRadixTree, EvictionKey, Node, Retention
+from prism.core.tree import (
+    PRIVATE,
+    PROTECTED,
+    UNPROTECTED,
+    Anchor,
+    DemandAwareRadixTree,
+    EvictionKey,
+    Habits,
+    Node,
+    Retention,
+)
 
 
 class DemandAware(Retention):
@@ -25,6 +35,7 @@ class DemandAware(Retention):
     """
 
     cold_below = 0.05
+    _PRIOR = 4.0
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -56,14 +67,28 @@ class DemandAware(Retention):
         anchor = node.anchor
         if anchor is not None and anchor.movable:
             return tree.wanted_together(anchor)
-        return node.queued.bit_count(), max(node.recent.bit_count(), self._continued(node, tree) / aged)
+        uses: float = node.recent.bit_count()
+        if anchor is not None and anchor.kind is SegmentKind.DOCUMENT and node.habits is not None:
+            uses = self._in_order(anchor, node.habits, tree)
+        return node.queued.bit_count(), max(uses, self._continued(node, tree) / aged)
+
+    def _in_order(self, anchor: Anchor, habits: Habits, tree: DemandAwareRadixTree) -> float:
+        """Expected uses of documents that stand as the caller wrote them.
+
+        Of n recent arrivals that contain all documents of the path, some have them first and in this order. Whoever was
+        seen with them so, u times, is few; what is usual under this head is known better. So that is the prior, with
+        the weight of `_PRIOR` arrivals: n × (u + _PRIOR × usual) / (n + _PRIOR).
+        """
+        used = tree.used_in_order(anchor)
+        together = max(tree.wanted_together(anchor)[1], used)
+        return together * (used + self._PRIOR * habits.in_order) / (together + self._PRIOR)
 
     def _continued(self, node: Node, tree: DemandAwareRadixTree) -> float:
-        if node.continuation is None:
+        if node.habits is None:
             return 0.0
         # Until the window is full, counts are out of fewer admissions: so is this.
         window = min(tree.ledger.window, tree.uses)
-        return node.continuation.rate * window / (tree.uses - node.touched + 1)
+        return node.habits.continued * window / (tree.uses - node.touched + 1)
 
     def _is_cold(self, node: Node) -> bool:
-        return node.continuation is None or node.continuation.rate < self.cold_below
+        return node.habits is None or node.habits.continued < self.cold_below

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from prism.core.demand import DemandLedger
+from prism.core.demand import EVERYBODY, DemandLedger
 from prism.core.reuse import LRU, RESET, GivenUpPrefixes
 from prism.core.segments import SegmentKind
 
@@ -63,22 +63,38 @@ class AnchorPoint:
     movable: bool
 
 
-class Continuation:
-    """How often private suffixes under one head turn out to be the beginning of a later prompt.
+class Habits:
+    """What requests under one head (system prompt) do, as measured over their admissions.
 
-    A session's next turn starts with its last one, a question about documents never comes back: the rate, between 0
-    and 1, is an exponential average over admissions under the same head.
+    Attributes:
+        continued: the share, between 0 and 1, that began with an earlier one's whole prompt, as an exponential average:
+            a session's next turn does, a question about documents never comes back.
     """
 
-    __slots__ = ("rate",)
+    __slots__ = ("_in_order", "_together", "continued")
     _PRIOR = 0.3
     _SHARE = 1 / 32
+    _KEPT = 1 - 1 / 256
 
     def __init__(self) -> None:
-        self.rate = self._PRIOR
+        self.continued = self._PRIOR
+        self._in_order = self._together = 1.0
 
-    def saw(self, continued: bool) -> None:
-        self.rate += (float(continued) - self.rate) * self._SHARE
+    def saw_continued(self, continued: bool) -> None:
+        self.continued += (float(continued) - self.continued) * self._SHARE
+
+    def saw_order(self, in_order: float, together: float) -> None:
+        """Of `together` requests with the documents of a path, `in_order` had them first and in its order."""
+        self._in_order = self._in_order * self._KEPT + in_order
+        self._together = self._together * self._KEPT + together
+
+    @property
+    def in_order(self) -> float:
+        """The share of requests with the documents of a path that have them first, in its order: over paths met lately.
+
+        Where documents stand in any order it is small; where everybody sorts them alike it is near 1.
+        """
+        return min(1.0, self._in_order / self._together)
 
 
 class Node:
@@ -89,9 +105,9 @@ class Node:
         "anchors",
         "born",
         "children",
-        "continuation",
         "free",
         "free_children",
+        "habits",
         "kind",
         "linked",
         "parent",
@@ -126,7 +142,7 @@ class Node:
         """The anchor at or after its end, if it lies in a reusable segment."""
         self.anchors: list[Anchor] = []
         """Anchors that end with its last block."""
-        self.continuation: Continuation | None = None
+        self.habits: Habits | None = None
         self.prompt_end = False
         """A prompt ended here; `place` is where the last such use stands among the recent ones."""
         self.place = -1
@@ -153,7 +169,7 @@ class Node:
 class Anchor:
     """The end of a reusable segment after a given sequence of segments."""
 
-    __slots__ = ("children", "counted_at", "counts", "group", "identity", "kind", "movable", "node", "parent")
+    __slots__ = ("children", "counted_at", "counts", "end", "group", "identity", "kind", "movable", "node", "parent")
 
     def __init__(self, parent: Anchor | None, point: AnchorPoint | None, node: Node | None) -> None:
         self.parent = parent
@@ -162,6 +178,8 @@ class Anchor:
         self.kind = point.kind if point else None
         self.movable: bool = bool(point and point.movable) or bool(parent and parent.movable)
         self.node = node
+        self.end: Hash = node.run[-1] if node is not None else b""
+        """Of the last block up to here: it names all that stands before it."""
         self.children: dict[bytes, Anchor] = {}
         self.counted_at = -1
         self.counts = (0, 0)
@@ -249,7 +267,9 @@ class DemandAwareRadixTree:
         self._chosen_at = (0, 0, 0)
         self._owed = 0
         self._ring: list[Node | None] = [None] * self.ledger.window
-        self._continuations: OrderedDict[bytes, Continuation] = OrderedDict()
+        self._ends: list[list[Hash]] = [[] for _ in self._ring]
+        self._in_order: dict[Hash, int] = {}
+        self._habits: OrderedDict[bytes, Habits] = OrderedDict()
 
     # ---- looking up: no side effects -------------------------------------------------------------------------
 
@@ -360,14 +380,15 @@ class DemandAwareRadixTree:
         """
         self.uses += 1
         matched = self.match(hashes)
-        continuation = self._continuation(namespace, points)
+        habits = self._habits_of(namespace, points)
         leaf = self._insert(hashes, matched)
         if not again:
-            continuation.saw(self._continues(leaf, matched))
+            habits.saw_continued(self._continues(leaf, matched))
         self._move_on(leaf, matched)
         for point in points:
             self._split_at(point.blocks, hashes)
-        self._mark(leaf, self._anchor(namespace, hashes, points), plain, continuation)
+        self._count_order([] if again else self._watch_order(habits, hashes, points))
+        self._mark(leaf, self._anchor(namespace, hashes, points), plain, habits)
         grows = bool(points) and points[-1].kind in (SegmentKind.HISTORY, SegmentKind.TOOL_OUTPUT)
         leaf.prompt_end = leaf.prompt_end or grows or leaf.end > tail_blocks
         self.epoch += 1
@@ -383,7 +404,7 @@ class DemandAwareRadixTree:
             above = self._index.get(hashes[matched - 1]) if matched else None
             leaf = self._insert(hashes[:cached], matched)
             if above is not None and leaf is not above:
-                leaf.kind, leaf.continuation = above.kind, above.continuation
+                leaf.kind, leaf.habits = above.kind, above.habits
                 if leaf.kind not in (None, SegmentKind.PRIVATE):
                     leaf.kind = SegmentKind.PRIVATE
             leaf.touched = self.uses
@@ -504,6 +525,7 @@ class DemandAwareRadixTree:
         for node in set(self._index.values()):
             node.recent, node.place = 0, -1
         self._ring = [None] * window
+        self._ends, self._in_order = [[] for _ in self._ring], {}
         self._weigh_all()
 
     def reset(self) -> list[int]:
@@ -545,7 +567,7 @@ class DemandAwareRadixTree:
         upper = Node(node.run[: at - node.start], node.start, node.parent)
         upper.queued, upper.recent, upper.touched = node.queued, node.recent, node.touched
         upper.born, upper.uses = node.born, node.uses
-        upper.kind, upper.anchor, upper.continuation = node.kind, node.anchor, node.continuation
+        upper.kind, upper.anchor, upper.habits = node.kind, node.anchor, node.habits
         had = node.holds_free
         cut = bisect_left(node.free, (at, -1))
         upper.free, node.free = node.free[:cut], node.free[cut:]
@@ -662,7 +684,7 @@ class DemandAwareRadixTree:
             else:
                 self._heads = {name: head for name, head in self._heads.items() if head is not parent}
 
-    def _mark(self, leaf: Node, anchors: list[tuple[int, Anchor]], plain: bool, continuation: Continuation) -> None:
+    def _mark(self, leaf: Node, anchors: list[tuple[int, Anchor]], plain: bool, habits: Habits) -> None:
         place = self.uses % len(self._ring)
         self._expire(place)
         self._ring[place] = leaf
@@ -673,7 +695,7 @@ class DemandAwareRadixTree:
             node.recent |= bit
             node.touched = self.uses
             node.uses += 1
-            node.continuation = continuation
+            node.habits = habits
             node.anchor = self._covering(anchors, node)
             node.kind = node.anchor.kind if node.anchor is not None else tail
             self._reconsider(node)
@@ -693,20 +715,54 @@ class DemandAwareRadixTree:
             node.recent &= keep
             self._reconsider(node)
 
-    def _continuation(self, namespace: str, points: Sequence[AnchorPoint]) -> Continuation:
+    def _habits_of(self, namespace: str, points: Sequence[AnchorPoint]) -> Habits:
         head = points[0].identity if points and not points[0].movable else namespace.encode()
-        found = self._continuations.get(head)
+        found = self._habits.get(head)
         if found is None:
-            found = self._continuations[head] = Continuation()
-            if len(self._continuations) > 4096:
-                self._continuations.popitem(last=False)
+            found = self._habits[head] = Habits()
+            if len(self._habits) > 4096:
+                self._habits.popitem(last=False)
         else:
-            self._continuations.move_to_end(head)
+            self._habits.move_to_end(head)
         return found
 
     @staticmethod
     def _continues(leaf: Node, matched: int) -> bool:
         return any(node.prompt_end and node.end <= matched for node in leaf.path())
+
+    def _watch_order(self, habits: Habits, hashes: Sequence[Hash], points: Sequence[AnchorPoint]) -> list[Hash]:
+        """Learn how usual it is that documents which may not move stand in one order.
+
+        Returns:
+            What names them in their order: the hash of the last block up to each.
+        """
+        wanted, ends = EVERYBODY, []
+        for point in points:
+            wanted = wanted.joint(self.ledger.sets(point.group))
+            if point.movable:
+                break
+            if point.kind is SegmentKind.DOCUMENT and point.blocks:
+                ends.append(hashes[point.blocks - 1])
+                # The request that is being admitted has arrived: it says nothing of the others.
+                habits.saw_order(self._in_order.get(ends[-1], 0), max(0, wanted.recent.bit_count() - 1))
+        return list(dict.fromkeys(ends))
+
+    def _count_order(self, ends: list[Hash]) -> None:
+        place = self.uses % len(self._ends)
+        for end in self._ends[place]:
+            left = self._in_order.pop(end) - 1
+            if left:
+                self._in_order[end] = left
+        self._ends[place] = ends
+        for end in ends:
+            self._in_order[end] = self._in_order.get(end, 0) + 1
+
+    def used_in_order(self, anchor: Anchor) -> int:
+        """Of the last admissions, those that had the documents up to an anchor first and in this order.
+
+        They are counted whether the cache holds them or not: what was given up and came again is not taken for new.
+        """
+        return self._in_order.get(anchor.end, 0)
 
     def _move_on(self, leaf: Node, matched: int) -> None:
         """A prompt that goes on where an earlier one ended is the same session: it is counted once, by its last turn.
