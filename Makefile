@@ -4,6 +4,9 @@
 
 BIN := .venv/bin
 
+# Tests on the API server without nodes beside those on the whole cluster: both mostly wait.
+TWO_AT_A_TIME := --numprocesses=2 --dist=loadgroup
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -65,7 +68,7 @@ kubernetes: setup ## Kubernetes, Helm, Jaeger and images for the tests below, ke
 
 test-cluster: kubernetes ## chart and operator on a real cluster that the tests bring up; needs root and Go
 	@$(BIN)/pytest tests/chart
-	@$(BIN)/pytest -m "cluster and not long" tests/cluster $(ARGS)
+	@$(BIN)/pytest $(TWO_AT_A_TIME) -m "cluster and not long" tests/cluster $(ARGS)
 
 test-cluster-long: kubernetes ## the same, with what waits for minutes
 	@$(BIN)/pytest -m cluster --timeout=1800 tests/cluster $(ARGS)
@@ -75,7 +78,7 @@ test-e2e: kubernetes ## from `kubectl apply` of an InferenceService to its trace
 
 test-kubernetes: kubernetes ## test-cluster and test-e2e on one cluster
 	@$(BIN)/pytest tests/chart
-	@$(BIN)/pytest -m "(cluster or e2e) and not long" tests/cluster tests/e2e $(ARGS)
+	@$(BIN)/pytest $(TWO_AT_A_TIME) -m "(cluster or e2e) and not long" tests/cluster tests/e2e $(ARGS)
 
 image: setup ## the operator's image and the whole CPU predictor's (6 GB), by buildah, without a registry
 	@PYTHONPATH=tests/cluster $(BIN)/python -m realcluster.images

@@ -24,17 +24,20 @@ def summary(requests: int, unfinished: int, hit_percent: float) -> Summary:
     return Summary(requests, unfinished, hit_percent, None, None, None, None, None, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
 
 
-def store_with(folder: Path, p99_ms: Mapping[tuple[str, float], float], hit: Mapping[str, float]) -> CellStore:
+def store_with(
+    folder: Path, p99_ms: Mapping[tuple[str, float], float], hit: Mapping[str, float], requests: int = 800
+) -> CellStore:
     """Cells whose times are uniform up to a bound; -1 for a bound is an engine that served half of them."""
     store = CellStore(folder)
     for (arm, load), bound in p99_ms.items():
         for seed in SEEDS:
             rng = random.Random(f"{arm} {load} {seed}")
-            ttft = [round(rng.uniform(0, abs(bound))) for _ in range(800)]
+            ttft = [round(rng.uniform(0, abs(bound))) for _ in range(requests)]
             if bound < 0:
-                ttft[::2] = [-1] * 400
+                ttft[::2] = [-1] * (requests // 2)
             cell = PANEL.cell(arm, load, seed)
-            outcome = Outcome(cell.key, cell.definition(), summary(800, 400 * (bound < 0), hit[arm]), ttft, [0, 1, 2])
+            counts = summary(requests, requests // 2 * (bound < 0), hit[arm])
+            outcome = Outcome(cell.key, cell.definition(), counts, ttft, [0, 1, 2])
             store.put(outcome)
     return store
 
@@ -84,6 +87,25 @@ def test_a_ratio_has_an_interval_over_seeds_around_it(found: Findings) -> None:
     assert isinstance(interval, Interval)
     assert interval.low <= interval.value <= interval.high < 0.6
     assert p99_against(ours, theirs) == pytest.approx(0.5, rel=0.03)
+
+
+def test_a_ratio_is_over_the_seeds_that_both_have(found: Findings) -> None:
+    ours, theirs = found.get("prism", 9.0), found.get("contextpilot", 9.0)
+    assert ours is not None
+    assert theirs is not None
+    assert p99_against(ours, theirs.of([2])) == p99_against(ours.of([2]), theirs.of([2]))
+    assert p99_against(ours.of([1]), theirs.of([2])) is None, "none in common"
+
+
+def test_a_load_without_the_requests_for_a_p99_says_nothing_of_it(tmp_path: Path) -> None:
+    p99_ms = {("stock", 5.0): 300, ("prism", 5.0): 200}
+    store = store_with(tmp_path / "cells", p99_ms, {"stock": 20.0, "prism": 40.0}, requests=100)
+    found = Findings.of(PANEL, SEEDS[:1], store)
+    ours, strongest = found.get("prism", 5.0), found.strongest(5.0)
+    assert ours is not None
+    assert strongest is not None
+    assert p99_against(ours, strongest) is None
+    assert found.at_least_per_s("prism") is None
 
 
 def test_there_is_no_interval_with_an_infinite_one(found: Findings) -> None:

@@ -7,7 +7,7 @@ requests of one run stand in one queue. A request without a first token counts a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, takewhile
 
 from prism.bench.cells import CellStore, Outcome
@@ -61,12 +61,20 @@ class Point:
         """Infinite too where the samples do not carry it: nothing may look good for want of data."""
         return self.ttft_s().get("P99", INFINITE)
 
+    def of(self, seeds: Sequence[int]) -> Point:
+        """The same over some of its seeds."""
+        return replace(self, outcomes=tuple(one for one in self.outcomes if one.definition["seed"] in seeds))
 
-def p99_against(ours: Point, theirs: Point) -> float:
-    """P99 over P99, 0.7 being 30 % below."""
-    if ours.p99_s == INFINITE:
+
+def p99_against(ours: Point, theirs: Point) -> float | None:
+    """P99 over P99 of the seeds that both have, 0.7 being 30 % below; None where the samples do not carry it."""
+    shared = sorted({*ours.seeds} & {*theirs.seeds})
+    mine, other = (point.of(shared).ttft_s().get("P99") for point in (ours, theirs))
+    if mine is None or other is None:
+        return None
+    if mine == INFINITE:
         return INFINITE
-    return ours.p99_s / theirs.p99_s if theirs.p99_s < INFINITE else 0.0
+    return mine / other if other < INFINITE else 0.0
 
 
 def p99_interval(ours: Point, theirs: Point) -> Interval | None:
@@ -77,6 +85,11 @@ def p99_interval(ours: Point, theirs: Point) -> Interval | None:
     if len(seeds) < FEWEST_SEEDS or INFINITE in (*mine.values(), *other.values()):
         return None
     return paired_ratio([mine[seed] for seed in seeds], [other[seed] for seed in seeds], mean, block=1)
+
+
+def _tail(point: Point) -> tuple[float, float]:
+    """What the strongest has least of: P99, and P95 where the samples carry no more."""
+    return point.p99_s, point.ttft_s().get("P95", INFINITE)
 
 
 def _p99(one: Outcome) -> float:
@@ -112,7 +125,7 @@ class Findings:
     def strongest(self, load: float) -> Point | None:
         """The baseline with the least P99 at this load."""
         there = [self.points[arm, load] for arm in self.panel.baselines if (arm, load) in self.points]
-        return min(there, key=lambda point: point.p99_s, default=None)
+        return min(there, key=_tail, default=None)
 
     @property
     def compares(self) -> bool:
@@ -151,5 +164,6 @@ class Findings:
         return None if strongest is None or max(unknown, default=0.0) > strongest[1] else strongest
 
     def _p99_s(self, arm: str) -> list[tuple[float, float]]:
-        """Load and P99 of an arm, ascending by load."""
-        return [(load, self.points[arm, load].p99_s) for load in self.loads if (arm, load) in self.points]
+        """Load and P99 of an arm, ascending by load; without those at which the samples do not carry it."""
+        there = [(load, self.points[arm, load].ttft_s()) for load in self.loads if (arm, load) in self.points]
+        return [(load, ttft["P99"]) for load, ttft in there if "P99" in ttft]

@@ -51,10 +51,14 @@ def goals(found: Mapping[str, Sequence[Findings]]) -> Iterator[Goal]:
 def _load(found: Findings) -> Iterator[Goal]:
     panel, title = found.panel, found.panel.title
     against = [(load, _ours(found, load), found.strongest(load)) for load in found.loads]
-    pairs = [(load, ours, theirs) for load, ours, theirs in against if ours is not None and theirs is not None]
+    pairs = [
+        (load, ours, theirs)
+        for load, ours, theirs in against
+        if ours is not None and theirs is not None and p99_against(ours, theirs) is not None
+    ]
     if not pairs:
         return
-    ratios = [p99_against(ours, theirs) for _, ours, theirs in pairs]
+    ratios = [ratio for _, ours, theirs in pairs if (ratio := p99_against(ours, theirs)) is not None]
     seeds = _seeds([ours for _, ours, _ in pairs])
     where = f"{title}: P99 against the strongest, mean over the loads ({len(pairs)})"
     yield Goal(where, "−30 % or better", _change(sum(ratios) / len(ratios)), seeds, _PAPER_P99[panel.model])
@@ -63,7 +67,9 @@ def _load(found: Findings) -> Iterator[Goal]:
         if load == knee:
             yield Goal(f"{title}: the same at {load:g}/s", "−40 %", _change(p99_against(ours, theirs)), seeds, "–")
     sglang = [(ours, found.get("sglang", load)) for load, ours, _ in pairs]
-    known = [p99_against(ours, theirs) for ours, theirs in sglang if theirs is not None]
+    known = [
+        ratio for ours, theirs in sglang if theirs is not None and (ratio := p99_against(ours, theirs)) is not None
+    ]
     if known:
         here = _change(sum(known) / len(known))
         yield Goal(f"{title}: P99 against SGLang's order", "−85 % or better", here, seeds, _PAPER_SGLANG[panel.model])
@@ -114,10 +120,18 @@ def _agents(found: Findings) -> Iterator[Goal]:
 
 def _fixed(found: Findings) -> Iterator[Goal]:
     for load in found.loads:
-        ours, stock = _ours(found, load), found.get("stock", load)
-        if ours is not None and stock is not None:
-            here = f"hit {ours.hit_percent - stock.hit_percent:+.1f}, P99 × {p99_against(ours, stock):.2f}"
-            yield Goal(found.panel.title, "hit +1 point, P99 × 0.95 of stock's", here, _seeds([ours]), "–")
+        ours, stock, bound = _ours(found, load), found.get("stock", load), found.get("fcfs-belady", load)
+        if ours is None or stock is None:
+            continue
+        here = _over_stock(ours, stock)
+        if bound is not None:
+            here += f" (Belady's: {_over_stock(bound, stock)})"
+        yield Goal(f"{found.panel.title}, {load:g}/s", "hit +1 point, P99 × 0.95 of stock's", here, _seeds([ours]), "–")
+
+
+def _over_stock(point: Point, stock: Point) -> str:
+    ratio = p99_against(point, stock)
+    return f"hit {point.hit_percent - stock.hit_percent:+.1f}, P99 {'–' if ratio is None else f'× {ratio:.2f}'}"
 
 
 def _no_worse(found: Findings) -> Iterator[Goal]:
@@ -153,7 +167,9 @@ def _ours(found: Findings, load: float) -> Point | None:
     return found.get(_OURS, load)
 
 
-def _change(value: float) -> str:
+def _change(value: float | None) -> str:
+    if value is None:
+        return "too few requests for it"
     return "∞" if value == INFINITE else f"{(value - 1) * 100:+.0f} %".replace("-", "−")
 
 

@@ -127,5 +127,7 @@ def seconds(value: float | None) -> str:
     return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
-def ratio(value: float) -> str:
+def ratio(value: float | None) -> str:
+    if value is None:
+        return "–"
     return "∞" if value == INFINITE else f"{value:.2f}"

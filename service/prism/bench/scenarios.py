@@ -162,6 +162,7 @@ def _described(build: Any) -> dict[str, Any]:
 
 _RAG_LOADS = {"qwen3-4b": (8.5, 9.5, 10.0), "llama2-13b": (2.05, 2.3, 2.6)}
 _QUARTER_LOADS = {"qwen3-4b": (7.0,), "llama2-13b": (1.5,)}
+_FIXED_LOADS = {"qwen3-4b": (7.0,), "llama2-13b": (1.0, 1.5)}
 _PASSAGE_LOADS = {"qwen3-4b": (14.0, 18.0), "llama2-13b": (4.0, 5.0)}
 _ALPHAS = (0.4, 0.6, 0.8, 1.2, 1.4)
 _COUNTS = (3, 10, 20)
@@ -175,7 +176,8 @@ _LIST = (
     Scenario("rag-uniform", Rag(alpha=0.0, documents=5000), {"qwen3-4b": (7.5,), "llama2-13b": (2.2,)}),
     Scenario("rag-quarter", Rag(), {"qwen3-4b": (8.4,), "llama2-13b": (1.5,)}, kv_share=0.25),
     Scenario("rag-eighth", Rag(), {"qwen3-4b": (7.0,), "llama2-13b": (0.8,)}, kv_share=0.12),
-    Scenario("rag-fixed", Rag(movable=False), _QUARTER_LOADS, kv_share=0.25),
+    Scenario("rag-fixed", Rag(movable=False), _FIXED_LOADS, kv_share=0.25),
+    Scenario("rag-fixed-sorted", Rag(order="popular", movable=False), _FIXED_LOADS, kv_share=0.25),
     Scenario("rag-sorted", Rag(order="popular"), _QUARTER_LOADS, kv_share=0.25),
     Scenario("rag-unmarked", Rag(marked=False), _RAG_LOADS),
     Scenario("rag-tenants", Rag(tenants=8), _RAG_LOADS),

@@ -212,7 +212,8 @@ STUDIES: dict[str, Study] = {
             "Order fixed by the caller",
             "Nothing may move, and the KV cache is at a quarter: left are the order of admission, and retention.",
             tuple(
-                Panel("rag-fixed", model, _own_loads("rag-fixed", model), ("stock", "sglang", "prism", "fcfs-belady"))
+                Panel(scenario, model, _own_loads(scenario, model), ("stock", "sglang", "prism", "fcfs-belady"))
+                for scenario in ("rag-fixed", "rag-fixed-sorted")
                 for model in MODELS
             ),
         ),

@@ -27,6 +27,7 @@ class DemandAware(Retention):
 
     - under documents that may move, the arrivals that contain all the documents of the path, since whoever contains
       them can be led along it;
+    - under documents that stand as written, the share of those arrivals that is expected to have them in this order;
     - elsewhere, the admissions that had the node as a prefix, or, if more, the chance that the request it ends in is
       continued, spread over its age: rate × window / (age + 1). A session's last turn and a prompt without segments
       so keep the standing that LRU would give them, next to documents that are asked for again and again.
