@@ -4,8 +4,9 @@
 
 BIN := .venv/bin
 
-# Tests on the API server without nodes beside those on the whole cluster: both mostly wait.
-TWO_AT_A_TIME := --numprocesses=2 --dist=loadgroup
+# What needs an API server at most runs beside what needs a whole cluster: both mostly wait. Each remembers what failed.
+WITHOUT_NODES := $(BIN)/pytest -o cache_dir=.pytest_cache/without-nodes -m "not long and not nodes" tests/chart tests/cluster
+WITH_NODES := $(BIN)/pytest -o cache_dir=.pytest_cache/with-nodes -m "not long and nodes"
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,8 +68,7 @@ kubernetes: setup ## Kubernetes, Helm, Jaeger and images for the tests below, ke
 	@PYTHONPATH=tests/cluster $(BIN)/python -m realcluster.prepare
 
 test-cluster: kubernetes ## chart and operator on a real cluster that the tests bring up; needs root and Go
-	@$(BIN)/pytest tests/chart
-	@$(BIN)/pytest $(TWO_AT_A_TIME) -m "cluster and not long" tests/cluster $(ARGS)
+	@.ci/beside '$(WITHOUT_NODES) $(ARGS)' '$(WITH_NODES) tests/cluster $(ARGS)'
 
 test-cluster-long: kubernetes ## the same, with what waits for minutes
 	@$(BIN)/pytest -m cluster --timeout=1800 tests/cluster $(ARGS)
@@ -77,8 +77,7 @@ test-e2e: kubernetes ## from `kubectl apply` of an InferenceService to its trace
 	@$(BIN)/pytest -m e2e tests/e2e $(ARGS)
 
 test-kubernetes: kubernetes ## test-cluster and test-e2e on one cluster
-	@$(BIN)/pytest tests/chart
-	@$(BIN)/pytest $(TWO_AT_A_TIME) -m "(cluster or e2e) and not long" tests/cluster tests/e2e $(ARGS)
+	@.ci/beside '$(WITHOUT_NODES) $(ARGS)' '$(WITH_NODES) tests/cluster tests/e2e $(ARGS)'
 
 image: setup ## the operator's image and the whole CPU predictor's (6 GB), by buildah, without a registry
 	@PYTHONPATH=tests/cluster $(BIN)/python -m realcluster.images

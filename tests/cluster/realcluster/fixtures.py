@@ -43,9 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.parent.name
         if folder in ("cluster", "e2e") and item.path.parent.parent.name == "tests":
             item.add_marker(folder)
-            # Where two run at a time, each has one of these to itself, and what waits for one costs the other nothing.
-            whole = "cluster" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("cluster" if whole else "api-server"))
+            if "cluster" in getattr(item, "fixturenames", ()):
+                item.add_marker("nodes")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_LONGEST_TEST_S))
 
