@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import settings
 from markdown_it import MarkdownIt
 
 from prism.bench.models import tiny_model
@@ -18,6 +19,10 @@ _PAGES = ("README.md", "CONTRIBUTING.md", "charts/prism/README.md")
 """What is read beside the site."""
 
 pytest_plugins = ["realcluster.fixtures"]
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("prism", deadline=None)
+settings.load_profile("prism")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -293,7 +293,7 @@ def test_use_in_an_order_counts_no_longer_once_the_window_has_passed(
     for number in range(4):
         cache.serve(system, document(chr(200 + number)))
     assert uses(cache, "ssaa") == 0
-    assert len(cache.tree._in_order) == 4
+    assert len(cache.tree._led_with) == 4
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -459,6 +459,12 @@ def test_one_shot_questions_lower_it(cache: Cache, system: Part) -> None:
     assert rate(cache, "ss") < 0.05
 
 
+def test_prompts_without_a_system_prompt_learn_together(cache: Cache, document: type[Part]) -> None:
+    for number in range(100):
+        cache.serve(document(chr(200 + number)), chr(400 + number) * 2)
+    assert rate(cache, chr(200)) < 0.05
+
+
 @pytest.mark.parametrize(("kind", "continued"), [(SegmentKind.HISTORY, True), (SegmentKind.DOCUMENT, False)])
 def test_a_prompt_that_ends_in_history_is_continued_by_a_longer_one(
     cache: Cache, system: Part, document: type[Part], kind: SegmentKind, continued: bool

@@ -80,7 +80,7 @@ class DemandAware(Retention):
         seen with them so, u times, is few; what is usual under this head is known better. So that is the prior, with
         the weight of `_PRIOR` arrivals: n × (u + _PRIOR × usual) / (n + _PRIOR).
         """
-        used = tree.used_in_order(anchor)
+        used = tree.led_with(anchor)
         together = max(tree.wanted_together(anchor)[1], used)
         return together * (used + self._PRIOR * habits.in_order) / (together + self._PRIOR)
 

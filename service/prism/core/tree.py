@@ -268,7 +268,7 @@ class DemandAwareRadixTree:
         self._owed = 0
         self._ring: list[Node | None] = [None] * self.ledger.window
         self._ends: list[list[Hash]] = [[] for _ in self._ring]
-        self._in_order: dict[Hash, int] = {}
+        self._led_with: dict[Hash, int] = {}
         self._habits: OrderedDict[bytes, Habits] = OrderedDict()
 
     # ---- looking up: no side effects -------------------------------------------------------------------------
@@ -525,7 +525,7 @@ class DemandAwareRadixTree:
         for node in set(self._index.values()):
             node.recent, node.place = 0, -1
         self._ring = [None] * window
-        self._ends, self._in_order = [[] for _ in self._ring], {}
+        self._ends, self._led_with = [[] for _ in self._ring], {}
         self._weigh_all()
 
     def reset(self) -> list[int]:
@@ -716,7 +716,9 @@ class DemandAwareRadixTree:
             self._reconsider(node)
 
     def _habits_of(self, namespace: str, points: Sequence[AnchorPoint]) -> Habits:
-        head = points[0].identity if points and not points[0].movable else namespace.encode()
+        # Prompts that begin with a document of their own have only their tenant in common.
+        common = points and not points[0].movable and points[0].kind is not SegmentKind.DOCUMENT
+        head = points[0].identity if common else namespace.encode()
         found = self._habits.get(head)
         if found is None:
             found = self._habits[head] = Habits()
@@ -744,25 +746,25 @@ class DemandAwareRadixTree:
             if point.kind is SegmentKind.DOCUMENT and point.blocks:
                 ends.append(hashes[point.blocks - 1])
                 # The request that is being admitted has arrived: it says nothing of the others.
-                habits.saw_order(self._in_order.get(ends[-1], 0), max(0, wanted.recent.bit_count() - 1))
+                habits.saw_order(self._led_with.get(ends[-1], 0), max(0, wanted.recent.bit_count() - 1))
         return list(dict.fromkeys(ends))
 
     def _count_order(self, ends: list[Hash]) -> None:
         place = self.uses % len(self._ends)
         for end in self._ends[place]:
-            left = self._in_order.pop(end) - 1
+            left = self._led_with.pop(end) - 1
             if left:
-                self._in_order[end] = left
+                self._led_with[end] = left
         self._ends[place] = ends
         for end in ends:
-            self._in_order[end] = self._in_order.get(end, 0) + 1
+            self._led_with[end] = self._led_with.get(end, 0) + 1
 
-    def used_in_order(self, anchor: Anchor) -> int:
+    def led_with(self, anchor: Anchor) -> int:
         """Of the last admissions, those that had the documents up to an anchor first and in this order.
 
         They are counted whether the cache holds them or not: what was given up and came again is not taken for new.
         """
-        return self._in_order.get(anchor.end, 0)
+        return self._led_with.get(anchor.end, 0)
 
     def _move_on(self, leaf: Node, matched: int) -> None:
         """A prompt that goes on where an earlier one ended is the same session: it is counted once, by its last turn.
