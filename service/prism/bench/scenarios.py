@@ -196,7 +196,7 @@ _LIST = (
     *(Scenario(f"passages-{name}", Rag(passages=name), _PASSAGE_LOADS) for name in PASSAGE_SETS),
     *(Scenario(f"questions-{name}", Retrieved(name), _PASSAGE_LOADS) for name in PASSAGE_SETS),
     Scenario("agents", Agents(), {"qwen3-4b": (0.5, 1.0)}),
-    Scenario("agents-tight", Agents(), {"qwen3-4b": (0.8, 1.0)}, kv_share=0.15),
+    Scenario("agents-tight", Agents(), {"qwen3-4b": (0.6, 0.8, 1.0)}, kv_share=0.15),
 )
 
 SCENARIOS: dict[str, Scenario] = {one.name: one for one in _LIST}
