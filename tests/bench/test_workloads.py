@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from prism.bench.arrivals import poisson_times
+from prism.bench.scenarios import SCENARIOS, Place
 from prism.bench.workloads import Corpus, RagShape, ZipfLaw, mixed, plain, rag, without_segments
 from prism.core.segments import SegmentKind, segment_identity
 
@@ -74,6 +75,21 @@ def test_unmarked_prompts_keep_their_tokens() -> None:
         assert bare.request.tokens == one.request.tokens
         assert bare.request.plan is not None
         assert not bare.request.plan.segments
+
+
+def test_requests_of_one_name_are_not_mixed() -> None:
+    one = rag(SMALL, RagShape(), TIMES, 1)
+    with pytest.raises(ValueError, match="mix workloads of other seeds"):
+        mixed(one, without_segments(one))
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_every_scenario_makes_requests_of_different_names(name: str) -> None:
+    workload = SCENARIOS[name].workload(Place(20_000), 2.0, 6.0, 1)
+    names = [one.request.name for one in workload.arrivals]
+    names += [follow.request.name for follow in workload.follow_ups.values()]
+    assert names
+    assert len(set(names)) == len(names)
 
 
 def test_mixed_arrivals_are_ascending() -> None:

@@ -6,6 +6,7 @@ Answer lengths are not known from the published measurements. They are chosen pe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
@@ -20,6 +21,8 @@ OUTPUT_TOKENS: Mapping[str, tuple[int, int]] = {"qwen3-4b": (105, 215), "llama2-
 """Bounds of a uniform draw."""
 
 _ANY_OUTPUT = (60, 140)
+_APART = 1000
+"""Between the seeds of parts of one kind that are mixed."""
 
 
 class Build(Protocol):
@@ -136,7 +139,14 @@ class Mixed:
     parts: tuple[tuple[float, Build], ...]
 
     def __call__(self, place: Place, per_second: float, seconds: float, seed: int) -> Workload:
-        return workloads.mixed(*(build(place, per_second * share, seconds, seed) for share, build in self.parts))
+        kinds: Counter[str] = Counter()
+        parts = []
+        for share, build in self.parts:
+            # Of one kind and one seed they would be the same requests at the same moments, under the same names.
+            kind = type(build).__name__
+            parts.append(build(place, per_second * share, seconds, seed + _APART * kinds[kind]))
+            kinds[kind] += 1
+        return workloads.mixed(*parts)
 
 
 @dataclass(frozen=True, slots=True)

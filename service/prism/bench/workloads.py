@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -279,7 +280,14 @@ def plain(
 
 
 def mixed(*workloads: Workload) -> Workload:
-    """All of them at once. Names must differ."""
+    """All of them at once.
+
+    Raises:
+        ValueError: two requests have one name.
+    """
+    names = Counter(one.request.name for work in workloads for one in work.arrivals)
+    if shared := [name for name, count in names.items() if count > 1]:
+        raise ValueError(f"two requests are called {shared[0]!r}: mix workloads of other seeds")
     arrivals = sorted((one for work in workloads for one in work.arrivals), key=lambda one: one.at_s)
     follow_ups: dict[str, FollowUp] = {}
     for work in workloads:
