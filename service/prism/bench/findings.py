@@ -89,7 +89,8 @@ def p99_interval(ours: Point, theirs: Point) -> Interval | None:
 
 def _tail(point: Point) -> tuple[float, float]:
     """What the strongest has least of: P99, and P95 where the samples carry no more."""
-    return point.p99_s, point.ttft_s().get("P95", INFINITE)
+    ttft = point.ttft_s()
+    return ttft.get("P99", INFINITE), ttft.get("P95", INFINITE)
 
 
 def _p99(one: Outcome) -> float:

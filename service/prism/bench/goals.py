@@ -50,30 +50,31 @@ def goals(found: Mapping[str, Sequence[Findings]]) -> Iterator[Goal]:
 
 def _load(found: Findings) -> Iterator[Goal]:
     panel, title = found.panel, found.panel.title
-    against = [(load, _ours(found, load), found.strongest(load)) for load in found.loads]
-    pairs = [
-        (load, ours, theirs)
-        for load, ours, theirs in against
-        if ours is not None and theirs is not None and p99_against(ours, theirs) is not None
-    ]
+    pairs: list[tuple[float, Point, Point, float]] = []
+    known: list[float] = []
+    for load in found.loads:
+        ours, theirs = _ours(found, load), found.strongest(load)
+        ratio = p99_against(ours, theirs) if ours is not None and theirs is not None else None
+        if ours is None or theirs is None or ratio is None:
+            continue
+        pairs.append((load, ours, theirs, ratio))
+        sglang = found.get("sglang", load)
+        against = p99_against(ours, sglang) if sglang is not None else None
+        known += [against] if against is not None else []
     if not pairs:
         return
-    ratios = [ratio for _, ours, theirs in pairs if (ratio := p99_against(ours, theirs)) is not None]
-    seeds = _seeds([ours for _, ours, _ in pairs])
+    seeds = _seeds([ours for _, ours, _, _ in pairs])
     where = f"{title}: P99 against the strongest, mean over the loads ({len(pairs)})"
-    yield Goal(where, "−30 % or better", _change(sum(ratios) / len(ratios)), seeds, _PAPER_P99[panel.model])
+    mean = sum(ratio for *_, ratio in pairs) / len(pairs)
+    yield Goal(where, "−30 % or better", _change(mean), seeds, _PAPER_P99[panel.model])
     knee = KNEE_PER_S.get((panel.scenario, panel.model))
-    for load, ours, theirs in pairs:
+    for load, _, _, ratio in pairs:
         if load == knee:
-            yield Goal(f"{title}: the same at {load:g}/s", "−40 %", _change(p99_against(ours, theirs)), seeds, "–")
-    sglang = [(ours, found.get("sglang", load)) for load, ours, _ in pairs]
-    known = [
-        ratio for ours, theirs in sglang if theirs is not None and (ratio := p99_against(ours, theirs)) is not None
-    ]
+            yield Goal(f"{title}: the same at {load:g}/s", "−40 %", _change(ratio), seeds, "–")
     if known:
         here = _change(sum(known) / len(known))
         yield Goal(f"{title}: P99 against SGLang's order", "−85 % or better", here, seeds, _PAPER_SGLANG[panel.model])
-    points = sum(ours.hit_percent - theirs.hit_percent for _, ours, theirs in pairs) / len(pairs)
+    points = sum(ours.hit_percent - theirs.hit_percent for _, ours, theirs, _ in pairs) / len(pairs)
     where = f"{title}: hit rate against the strongest"
     yield Goal(where, "+5 points or better", f"{points:+.1f}", seeds, _PAPER_HIT[panel.model])
     yield from _sustained(found, seeds)

@@ -25,7 +25,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Protocol
 
 from prism.core.demand import EVERYBODY, DemandLedger
@@ -294,6 +294,13 @@ class DemandAwareRadixTree:
             anchor.counts = sets.queued.bit_count(), sets.recent.bit_count()
             anchor.counted_at = self.ledger.epoch
         return anchor.counts
+
+    def led_with(self, anchor: Anchor) -> int:
+        """Of the last admissions, those that had the documents up to an anchor first and in this order.
+
+        They are counted whether the cache holds them or not: what was given up and came again is not taken for new.
+        """
+        return self._led_with.get(anchor.end, 0)
 
     def node_of(self, block_hash: Hash) -> Node | None:
         return self._index.get(block_hash)
@@ -739,11 +746,13 @@ class DemandAwareRadixTree:
             What names them in their order: the hash of the last block up to each.
         """
         wanted, ends = EVERYBODY, []
-        for point in points:
-            wanted = wanted.joint(self.ledger.sets(point.group))
-            if point.movable:
-                break
+        groups: list[bytes] = []
+        for point in takewhile(lambda point: not point.movable, points):
+            groups.append(point.group)
             if point.kind is SegmentKind.DOCUMENT and point.blocks:
+                # Asked for as far as there are documents: a long history behind them costs nothing.
+                wanted = wanted.joint(self.ledger.joint(groups))
+                groups.clear()
                 ends.append(hashes[point.blocks - 1])
                 # The request that is being admitted has arrived: it says nothing of the others.
                 habits.saw_order(self._led_with.get(ends[-1], 0), max(0, wanted.recent.bit_count() - 1))
@@ -758,13 +767,6 @@ class DemandAwareRadixTree:
         self._ends[place] = ends
         for end in ends:
             self._led_with[end] = self._led_with.get(end, 0) + 1
-
-    def led_with(self, anchor: Anchor) -> int:
-        """Of the last admissions, those that had the documents up to an anchor first and in this order.
-
-        They are counted whether the cache holds them or not: what was given up and came again is not taken for new.
-        """
-        return self._led_with.get(anchor.end, 0)
 
     def _move_on(self, leaf: Node, matched: int) -> None:
         """A prompt that goes on where an earlier one ended is the same session: it is counted once, by its last turn.
