@@ -47,7 +47,7 @@ class Served:
     def probe(self, which: str) -> int:
         """Status of a probe (`ready` or `live`); 0 without an answer."""
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/v2/health/{which}", timeout=2).status_code
+            return httpx.get(f"{self.url}/v2/health/{which}", timeout=10).status_code
         return 0
 
     def ready(self) -> int:
@@ -86,8 +86,8 @@ class Served:
         return found
 
     def shown(self, request_id: str) -> dict[str, Any]:
-        """The finished request of this id, as the admin port shows it; waits for it up to five seconds."""
-        limit = time.monotonic() + 5
+        """The finished request of this id, as the admin port shows it; waits for it up to half a minute."""
+        limit = time.monotonic() + 30
         while time.monotonic() < limit:
             for request in httpx.get(f"{self.admin}/requests?last=512", timeout=10).json()["requests"]:
                 if request["request_id"] == request_id:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.conftest import CHAT, Adopt, Client, until
+from tests.faults.conftest import CHAT, LONG, ROOM, Adopt, Client, least, until
 from tests.realserver import Served, serving
 
 from prism.bench.demo_server import write_settings
@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.engine, pytest.mark.timeout(700)]
 
 SLOTS = 8
 TOKENS = 64  # of an answer: enough for the server, and not its clients, to be what is busy
-GRACE_SECONDS = 40
-DELAY_SECONDS = 6.0
+GRACE_SECONDS = 60
+DELAY_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def server(
     tiny_model_folder: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory, settings: Path, black_hole: str
 ) -> Iterator[Served]:
     prefix = ["unshare", "-p", "-f", "--kill-child", "--mount-proc"] if os.geteuid() == 0 else []
-    flags = ["--max-num-seqs", str(SLOTS), "--prism-config", str(settings)]
+    flags = [*ROOM, "--max-num-seqs", str(SLOTS), "--prism-config", str(settings)]
     flags += ["--grace-period", str(GRACE_SECONDS), "--drain-delay", str(DELAY_SECONDS)]
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": black_hole, "OTEL_BSP_MAX_QUEUE_SIZE": "64"}
     folder = tmp_path_factory.mktemp("load")
@@ -64,17 +64,21 @@ async def closed_loop(client: Client, clients: int, seconds: float) -> float:
 async def test_a_multiple_of_the_load_is_answered_or_refused_and_nothing_collapses(
     client: Client, server: Served, settings: Path, adopt: Adopt
 ) -> None:
-    most = await closed_loop(client, 2 * SLOTS, 6.0)
     await adopt(server, settings, PrismSpec(limits=Limits(max_waiting_requests=2 * SLOTS)))
-    began = time.monotonic()
-    times = [number / (4 * most) for number in range(int(4 * most * 8.0))]
-    answers = await open_loop(times, lambda _: client.ask(TOKENS))
-    goodput = Counter(answer.status for answer in answers)[200] / (time.monotonic() - began)
-    most = min(most, await closed_loop(client, 2 * SLOTS, 4.0))  # a shared machine may be slower by now
-    refused = [answer for answer in answers if answer.status == 429]
-    assert {answer.status for answer in answers} == {200, 429}
-    assert all(int(answer.retry_after or 0) >= 1 and '"RateLimitError"' in answer.text for answer in refused)
-    assert goodput >= 0.6 * most
+
+    async def share_lost() -> float:
+        most = await closed_loop(client, 2 * SLOTS, 6.0)
+        began = time.monotonic()
+        times = [number / (4 * most) for number in range(int(4 * most * 8.0))]
+        answers = await open_loop(times, lambda _: client.ask(TOKENS))
+        goodput = Counter(answer.status for answer in answers)[200] / (time.monotonic() - began)
+        most = min(most, await closed_loop(client, 2 * SLOTS, 4.0))  # a shared machine may be slower by now
+        refused = [answer for answer in answers if answer.status == 429]
+        assert {answer.status for answer in answers} == {200, 429}
+        assert all(int(answer.retry_after or 0) >= 1 and '"RateLimitError"' in answer.text for answer in refused)
+        return 1 - goodput / most
+
+    assert await least(share_lost, 0.3) <= 0.3
 
 
 async def test_the_overload_is_seen_in_metrics_and_log(server: Served) -> None:
@@ -87,9 +91,9 @@ async def test_prompt_tokens_that_wait_are_bounded_too(
 ) -> None:
     limits = Limits(max_waiting_requests=0, max_waiting_prompt_tokens=3000)
     await adopt(server, settings, PrismSpec(limits=limits))
-    running = [await client.stream(1500).begun() for _ in range(SLOTS)]
-    long = [{"role": "user", "content": "word " * 900}]
-    answers = await asyncio.gather(*[client.ask(4, messages=long, prism={"deadline_seconds": 2}) for _ in range(6)])
+    running = [await client.stream(LONG).begun() for _ in range(SLOTS)]
+    words = [{"role": "user", "content": "word " * 900}]
+    answers = await asyncio.gather(*[client.ask(4, messages=words, prism={"deadline_seconds": 5}) for _ in range(6)])
     for stream in running:
         await stream.hang_up()
     counts = Counter(answer.status for answer in answers)
@@ -100,16 +104,23 @@ async def test_a_hundred_that_hang_up_leave_no_work_within_a_second(
     client: Client, server: Served, settings: Path, adopt: Adopt
 ) -> None:
     await adopt(server, settings, PrismSpec())
-    streams = [await client.stream(1500, f"gone-{number}").begun() for number in range(SLOTS)]
-    streams += [client.stream(1500, f"gone-{number}") for number in range(SLOTS, 100)]
-    await until(lambda: server.sizes()["waiting"] >= 100 - SLOTS, 30)
-    # Those that wait first: else the slots of those that ran would be theirs for a moment.
-    for stream in reversed(streams):
-        stream._task.cancel()
-    took = await until(lambda: server.sizes()["vllm_requests"] == 0, 5)
-    await until(lambda: server.metric("vllm:num_requests_running") == 0, 5)
-    assert took < 1.0
-    assert server.sizes()["waiting"] == 0
+
+    async def seconds() -> float:
+        run = [await client.stream(LONG, f"gone-{number}").begun() for number in range(SLOTS)]
+        wait = [client.stream(LONG, f"gone-{number}") for number in range(SLOTS, 100)]
+        await until(lambda: server.sizes()["waiting"] == len(wait))
+        began = time.monotonic()
+        # Those that wait go first: else the slots of those that ran would be theirs for a moment.
+        await asyncio.gather(*[stream.hang_up() for stream in wait])
+        await until(lambda: server.sizes()["vllm_requests"] == len(run))
+        await asyncio.gather(*[stream.hang_up() for stream in run])
+        await until(lambda: server.sizes()["vllm_requests"] == 0)
+        took = time.monotonic() - began
+        await until(lambda: server.metric("vllm:num_requests_running") == 0)
+        assert server.sizes()["waiting"] == 0
+        return took
+
+    assert await least(seconds, 1.0) <= 1.0
 
 
 @pytest.mark.parametrize("number", [0, 99])
@@ -121,11 +132,14 @@ async def test_a_client_that_hung_up_has_a_trace_with_the_parts_it_reached(serve
 
 
 async def test_unstreamed_requests_hang_up_alike(client: Client, server: Served) -> None:
-    asked = [asyncio.create_task(client.ask(1500)) for _ in range(3 * SLOTS)]
-    await until(lambda: server.sizes()["vllm_requests"] == len(asked), 20)
-    for task in asked:
-        task.cancel()
-    assert await until(lambda: server.sizes()["vllm_requests"] == 0, 5) < 1.0
+    async def seconds() -> float:
+        asked = [asyncio.create_task(client.ask(LONG)) for _ in range(3 * SLOTS)]
+        await until(lambda: server.sizes()["vllm_requests"] == len(asked))
+        for task in asked:
+            task.cancel()
+        return await until(lambda: server.sizes()["vllm_requests"] == 0)
+
+    assert await least(seconds, 1.0) <= 1.0
 
 
 async def test_an_upload_that_is_broken_off_leaves_a_cancelled_trace(server: Served) -> None:
@@ -133,14 +147,14 @@ async def test_an_upload_that_is_broken_off_leaves_a_cancelled_trace(server: Ser
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nx-request-id: torn\r\n"
     writer.write(f'{head}content-length: 5000\r\n\r\n{{"model":'.encode())
     await writer.drain()
-    await until(lambda: server.sizes()["open"] == 1, 5)
+    await until(lambda: server.sizes()["open"] == 1)
     writer.close()
     del reader
     assert (await asyncio.to_thread(server.shown, "torn"))["outcome"] == "cancelled"
 
 
 async def test_everything_that_arrived_has_ended_somehow(server: Served) -> None:
-    await until(lambda: server.sizes()["open"] == server.sizes()["closing"] == 0, 10)
+    await until(lambda: server.sizes()["open"] == server.sizes()["closing"] == 0)
     arrived = server.metric("prism_arrived_requests_total")
     ended = server.metric("prism_requests_total")
     assert arrived == ended > 0
@@ -156,12 +170,12 @@ async def test_a_collector_that_takes_nothing_costs_spans_and_says_so(server: Se
 async def drained(server: Served, settings: Path, adopt: Adopt) -> dict[str, Any]:
     """SIGTERM under load: what those under way, those who came in the delay, and those after it got."""
     client = Client(server)
-    streams = [await client.stream(400).begun() for _ in range(SLOTS)]
-    streams += [client.stream(400) for _ in range(SLOTS)]
+    streams = [await client.stream(1000).begun() for _ in range(SLOTS)]
+    streams += [client.stream(1000) for _ in range(SLOTS)]
     server.signal(signal.SIGTERM)
     began = time.monotonic()
-    await asyncio.sleep(0.3)
-    ready, live = server.probe("ready"), server.probe("live")
+    await until(lambda: server.ready() != 200, DELAY_SECONDS)
+    ready, live = server.ready(), server.probe("live")
     meanwhile = await client.ask(4)
     await asyncio.sleep(max(0.0, began + DELAY_SECONDS + 0.5 - time.monotonic()))
     after = await client.ask(4)
