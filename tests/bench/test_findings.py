@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from prism.bench.cells import CellStore, Outcome
 from prism.bench.estimates import Interval
-from prism.bench.findings import Findings, p99_against, p99_interval
+from prism.bench.findings import Findings, mean_p99_interval, p99_against, p99_interval
 from prism.bench.goals import goals
 from prism.bench.pages import write_pages
 from prism.bench.studies import STUDIES, Panel
@@ -64,6 +65,18 @@ def test_the_strongest_is_the_best_baseline_of_that_load(found: Findings) -> Non
     assert [point.arm for point in strongest if point] == ["stock", "contextpilot", "contextpilot"]
 
 
+def test_one_lucky_run_of_another_does_not_make_it_the_strongest(found: Findings) -> None:
+    steady, other = found.points["contextpilot", 9.0], found.points["stock", 9.0]
+    calm, rough = steady.outcomes[0], other.outcomes[0]
+    # Of its three runs one was as calm as the only one of the other.
+    found.points["contextpilot", 9.0] = replace(steady, outcomes=(calm, *other.outcomes[1:]))
+    found.points["stock", 9.0] = replace(other, outcomes=(rough,))
+    strongest = found.strongest(9.0)
+    assert strongest is not None
+    assert strongest.arm == "contextpilot"
+    assert found.baselines_run == "2 of 2, 1 of them on 3 seeds"
+
+
 def test_a_request_without_a_first_token_counts_as_infinite(found: Findings) -> None:
     point = found.get("stock", 11.0)
     assert point is not None
@@ -87,6 +100,19 @@ def test_a_ratio_has_an_interval_over_seeds_around_it(found: Findings) -> None:
     assert isinstance(interval, Interval)
     assert interval.low <= interval.value <= interval.high < 0.6
     assert p99_against(ours, theirs) == pytest.approx(0.5, rel=0.03)
+
+
+def test_the_mean_of_ratios_has_an_interval_over_seeds_too(found: Findings) -> None:
+    pairs = [(found.points["prism", load], found.points["contextpilot", load]) for load in found.loads]
+    interval = mean_p99_interval(pairs)
+    assert interval is not None
+    assert interval.value == pytest.approx((0.6 + 0.5 + 0.5) / 3, rel=0.03)
+    assert interval.low < interval.value < interval.high
+    ours, theirs = pairs[0]
+    assert mean_p99_interval([*pairs[1:], (ours.of([1, 2]), theirs)]) is None, "two seeds in common"
+    assert mean_p99_interval([]) is None
+    infinite = (found.points["prism", 11.0], found.points["stock", 11.0])
+    assert mean_p99_interval([*pairs, infinite]) == interval
 
 
 def test_a_ratio_is_over_the_seeds_that_both_have(found: Findings) -> None:
@@ -143,6 +169,7 @@ def test_goals_say_what_was_found(found: Findings) -> None:
     assert "> 11/s" in lines["load sustained against the strongest"].here
     assert {goal.seeds for goal in lines.values()} == {"3"}
     assert {goal.baselines for goal in lines.values()} == {"2 of 2"}
+    assert "(seed by seed −" in lines["P99 against the strongest, mean over the loads (3)"].here
 
 
 def test_a_baseline_that_was_not_run_at_every_load_does_not_count_as_run(found: Findings) -> None:

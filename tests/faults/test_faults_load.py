@@ -78,7 +78,7 @@ async def test_a_multiple_of_the_load_is_answered_or_refused_and_nothing_collaps
         assert all(int(answer.retry_after or 0) >= 1 and '"RateLimitError"' in answer.text for answer in refused)
         return 1 - goodput / most
 
-    assert await least(share_lost, 0.3) <= 0.3
+    assert await least(share_lost, 0.4) <= 0.4
 
 
 async def test_the_overload_is_seen_in_metrics_and_log(server: Served) -> None:

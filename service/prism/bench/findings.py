@@ -1,17 +1,19 @@
 """What the cells of a panel say: percentiles over all seeds, the strongest baseline, ratios with intervals, knees.
 
 A percentile is that of all requests of all seeds together; a ratio with its interval is taken seed by seed, since the
-requests of one run stand in one queue. A request without a first token counts as infinite.
+requests of one run stand in one queue. What is compared is compared over the seeds that both have. A request without a
+first token counts as infinite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import pairwise, takewhile
 
 from prism.bench.cells import CellStore, Outcome
-from prism.bench.estimates import Interval, mean, paired_ratio, percentiles
+from prism.bench.estimates import Interval, mean, mean_of, paired_ratio, percentiles
 from prism.bench.studies import P99_BOUND_S, Panel
 
 FEWEST_SEEDS = 3
@@ -66,10 +68,15 @@ class Point:
         return replace(self, outcomes=tuple(one for one in self.outcomes if one.definition["seed"] in seeds))
 
 
+def over_shared_seeds(*points: Point) -> tuple[Point, ...]:
+    """The points over the seeds that all of them have: what they say is then of the same workloads."""
+    shared = set.intersection(*({*point.seeds} for point in points))
+    return tuple(point.of(sorted(shared)) for point in points)
+
+
 def p99_against(ours: Point, theirs: Point) -> float | None:
-    """P99 over P99 of the seeds that both have, 0.7 being 30 % below; None where the samples do not carry it."""
-    shared = sorted({*ours.seeds} & {*theirs.seeds})
-    mine, other = (point.of(shared).ttft_s().get("P99") for point in (ours, theirs))
+    """P99 over P99, 0.7 being 30 % below; None where the samples do not carry it."""
+    mine, other = (point.ttft_s().get("P99") for point in over_shared_seeds(ours, theirs))
     if mine is None or other is None:
         return None
     if mine == INFINITE:
@@ -79,18 +86,41 @@ def p99_against(ours: Point, theirs: Point) -> float | None:
 
 def p99_interval(ours: Point, theirs: Point) -> Interval | None:
     """The same seed by seed, with its paired interval; None under three seeds or with an infinite one."""
-    mine = {one.definition["seed"]: _p99(one) for one in ours.outcomes}
-    other = {one.definition["seed"]: _p99(one) for one in theirs.outcomes}
-    seeds = sorted(set(mine) & set(other))
-    if len(seeds) < FEWEST_SEEDS or INFINITE in (*mine.values(), *other.values()):
+    mine, other = ([_p99(one) for one in point.outcomes] for point in over_shared_seeds(ours, theirs))
+    if len(mine) < FEWEST_SEEDS or INFINITE in (*mine, *other):
         return None
-    return paired_ratio([mine[seed] for seed in seeds], [other[seed] for seed in seeds], mean, block=1)
+    return paired_ratio(mine, other, mean, block=1)
+
+
+def mean_p99_interval(pairs: Sequence[tuple[Point, Point]]) -> Interval | None:
+    """The mean of several ratios of P99, seed by seed, with its interval.
+
+    Args:
+        pairs: ours and theirs, one pair a load; those whose runs do not each carry a P99 are left out.
+
+    Returns:
+        None under three seeds that all of them have.
+    """
+    shared = set.intersection(*({*point.seeds} for pair in pairs for point in pair)) if pairs else set()
+    if len(shared) < FEWEST_SEEDS:
+        return None
+    known = [tuple([_p99(one) for one in point.of(sorted(shared)).outcomes] for point in pair) for pair in pairs]
+    carried = [(mine, other) for mine, other in known if INFINITE not in (*mine, *other)]
+    if not carried:
+        return None
+    ratios = [[m / o for m, o in zip(mine, other, strict=True)] for mine, other in carried]
+    return mean_of([sum(of_seed) / len(of_seed) for of_seed in zip(*ratios, strict=True)])
 
 
 def _tail(point: Point) -> tuple[float, float]:
     """What the strongest has least of: P99, and P95 where the samples carry no more."""
     ttft = point.ttft_s()
     return ttft.get("P99", INFINITE), ttft.get("P95", INFINITE)
+
+
+def _stronger(best: Point, other: Point) -> Point:
+    mine, others = over_shared_seeds(best, other)
+    return other if mine.seeds and _tail(others) < _tail(mine) else best
 
 
 def _p99(one: Outcome) -> float:
@@ -124,9 +154,11 @@ class Findings:
         return self.points.get((arm, load))
 
     def strongest(self, load: float) -> Point | None:
-        """The baseline with the least P99 at this load."""
+        """The baseline with the least P99 at this load; of two, over the seeds that both have."""
         there = [self.points[arm, load] for arm in self.panel.baselines if (arm, load) in self.points]
-        return min(there, key=_tail, default=None)
+        # The one with the most seeds begins, so that one lucky run of another is held against its twin.
+        there.sort(key=lambda point: (-len(point.seeds), _tail(point)))
+        return reduce(_stronger, there) if there else None
 
     @property
     def compares(self) -> bool:
@@ -135,9 +167,16 @@ class Findings:
 
     @property
     def baselines_run(self) -> str:
-        """How many of the baselines were run at every load of those that were run, of how many."""
-        whole = [arm for arm in self.panel.baselines if all((arm, load) in self.points for load in self.loads)]
-        return f"{len(whole)} of {len(self.panel.baselines)}"
+        """How many of the baselines were run at every load of those that were run, of how many; and on most seeds."""
+        seeds = {
+            arm: min(len(self.points[arm, load].seeds) for load in self.loads)
+            for arm in self.panel.baselines
+            if all((arm, load) in self.points for load in self.loads)
+        }
+        most = max(seeds.values(), default=0)
+        often = sum(count == most for count in seeds.values())
+        more = f", {often} of them on {most} seeds" if most > min(seeds.values(), default=0) else ""
+        return f"{len(seeds)} of {len(self.panel.baselines)}{more}"
 
     def sustained_per_s(self, arm: str) -> float | None:
         """The highest load at which P99 stays below the model's bound, between the last below and the first above.
