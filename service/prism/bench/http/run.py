@@ -145,7 +145,7 @@ async def _cell(
     repeat: int,
     on_begin: OnBegin,
 ) -> Cell:
-    sessions = _drawn(plan, rate, repeat)
+    sessions = server.front(_drawn(plan, rate, repeat))
     if reset is None:
         sessions = marked(sessions, _marker())
     elif not await emptied(client, reset):

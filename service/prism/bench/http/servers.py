@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import httpx
 
+from prism.bench.http.load import Session
 from prism.errors import DeploymentError
 
 IDLE_SECONDS = 30.0
@@ -25,11 +26,13 @@ class Server:
         name: what it is called in the report.
         url: its address; routes of OpenAI's API stand below `/v1`.
         admin_url: address of PRISM's admin port, if it is to be used for resets.
+        front: what a cell's requests pass on their way to it; it begins anew with each cell.
     """
 
     name: str
     url: str
     admin_url: str | None = None
+    front: Callable[[Sequence[Session]], list[Session]] = list
 
     def resets(self) -> Iterator[str]:
         """Addresses that may empty the prefix cache: PRISM's, vLLM's in its development mode, SGLang's."""

@@ -1,6 +1,7 @@
-"""`python -m prism.bench.http.side_by_side`: stock vLLM and PRISM on this machine, measured by `prism bench`.
+"""`python -m prism.bench.http.side_by_side`: stock vLLM, ContextPilot and PRISM here, measured by `prism bench`.
 
 Both servers run at once with the same engine arguments, and are asked in turn: while one is measured the other is idle.
+ContextPilot is stock vLLM again, with the passages of each request aligned on the way to it.
 The rates are shares of what stock order sustains here, which is measured first. A model is `tiny` (random weights, as
 large as two cores can serve) or `smollm2` (a real small chat model).
 """
@@ -19,6 +20,7 @@ from rich.console import Console
 
 from prism.bench.demo_server import free_port, running_server
 from prism.bench.exact import stock_server
+from prism.bench.http.alignment import aligned
 from prism.bench.http.command import progress_shown, publish
 from prism.bench.http.load import Load
 from prism.bench.http.report import Results
@@ -73,7 +75,11 @@ async def measure(
         await prism.wait_until_ready(lambda _: None)
         rate = await _sustained(client, stock, WORKLOADS[model])
         console.print(f"stock order sustains about {rate:.2f} requests/s here", highlight=False)
-        arms = (Server("stock", stock), Server("prism", prism.url, prism.admin_url.removesuffix("/prism/v1")))
+        arms = (
+            Server("stock", stock),
+            Server("contextpilot", stock, front=aligned),
+            Server("prism", prism.url, prism.admin_url.removesuffix("/prism/v1")),
+        )
         rates = tuple(round(rate * share, 2) for share in shares)
         plan = Plan(arms, WORKLOADS[model], rates, seconds, warm_up, repeats, cold=Cold.RESET)
         with progress_shown(plan, console) as begin:
@@ -110,7 +116,7 @@ def main(
     json_out: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
     markdown_out: Annotated[Path | None, typer.Option("--markdown", help="Write the report here.")] = None,
 ) -> None:
-    """Measure stock vLLM and PRISM side by side on this machine."""
+    """Measure stock vLLM, ContextPilot's alignment before it, and PRISM side by side on this machine."""
     if model not in ARGUMENTS:
         raise typer.BadParameter(f"no model {model!r}: choose from {', '.join(ARGUMENTS)}")
     shares = tuple(share or (0.7, 0.9))
