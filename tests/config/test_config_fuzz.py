@@ -12,7 +12,7 @@ from prism.config.document import REASONS, in_force, parse_document
 from prism.config.schema import PrismSpec
 from prism.errors import InvalidDocument
 
-thorough = settings(max_examples=200, deadline=None)
+thorough = settings(max_examples=200)
 
 SCALARS = (
     st.none()

@@ -24,13 +24,13 @@ PLAIN = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(PLAIN)
 def test_what_is_dumped_is_loaded_again(data: Any) -> None:
     assert plain_yaml.load(plain_yaml.dump(data)) == data
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(PLAIN)
 def test_a_yaml_1_1_reader_reads_the_same(data: Any) -> None:
     assert yaml.safe_load(plain_yaml.dump(data)) == data

@@ -104,7 +104,7 @@ def test_zero_and_false_are_values() -> None:
     assert spec.scheduler.model_dump(by_alias=True, exclude_unset=True)["lexicographic"] is False
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(WEIGHT, WEIGHT, WEIGHT)
 def test_weights_are_taken_exactly_when_strictly_ordered(active: float, predicted: float, queued: float) -> None:
     spec = {"scheduler": {"weights": {"active": active, "predicted": predicted, "queued": queued}}}

@@ -20,7 +20,7 @@ from prism.core.segments import PromptPlan, Segment, SegmentKind, permute_runs, 
 BLOCK = 4
 SYSTEM, DOCUMENT, PRIVATE = SegmentKind.SYSTEM, SegmentKind.DOCUMENT, SegmentKind.PRIVATE
 Parts = Sequence[tuple[SegmentKind, str]]
-modest = settings(max_examples=60, deadline=None)
+modest = settings(max_examples=60)
 
 
 def spec(**scheduler: object) -> PrismSpec:

@@ -13,7 +13,7 @@ from prism.core.demand import EVERYBODY, NOBODY, Demand, DemandLedger, Weights
 
 GROUPS = [b"a", b"b", b"c"]
 PARTS = st.lists(st.sampled_from(GROUPS), max_size=4)
-modest = settings(max_examples=100, deadline=None)
+modest = settings(max_examples=100)
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -92,7 +92,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert set(self.ledger._wants) == set().union(*self.queued.values(), *self.active.values(), *self.recent)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 TestLedger = LedgerMachine.TestCase
 
 

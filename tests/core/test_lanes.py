@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prism.core.lanes import ColdLane, LaneLedger
 
-modest = settings(max_examples=100, deadline=None)
+modest = settings(max_examples=100)
 AWKWARD = [0.05, 0.07, 0.1, 0.15, 0.3, 1 / 3, 0.34, 0.49, 0.5, 0.51, 2 / 3, 0.9, 1.0]
 
 

@@ -24,7 +24,7 @@ ORDERS: list[DocumentOrder] = [
     TreeWalk(Weights(lexicographic=True)),
     TreeWalk(Weights(), expansions=3),
 ]
-modest = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+modest = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def documents(letters: str) -> list[Document]:

@@ -296,7 +296,7 @@ def test_use_in_an_order_counts_no_longer_once_the_window_has_passed(
     assert len(cache.tree._led_with) == 4
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prompts=st.lists(st.text("abcd", min_size=1, max_size=4), min_size=1, max_size=40))
 def test_documents_that_stand_as_written_are_never_worth_more_than_they_are_asked_for(
     make_cache: type[Cache], document: type[Part], prompts: list[str]
@@ -413,7 +413,7 @@ TRAFFIC = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(traffic=TRAFFIC, lexicographic=st.booleans())
 def test_blocks_go_in_the_order_that_is_foretold(
     make_cache: type[Cache], document: type[Part], traffic: list[tuple[str, str, str, bool]], lexicographic: bool

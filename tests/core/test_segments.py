@@ -19,7 +19,7 @@ from prism.core.segments import (
 )
 
 TOKENS = st.lists(st.integers(0, 150_000), max_size=6)
-modest = settings(max_examples=50, deadline=None)
+modest = settings(max_examples=50)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ OTHERS = st.sampled_from(
 )
 GROUPED = st.none() | st.sampled_from(["x", "y"])
 
-thorough = settings(max_examples=60, deadline=None)
+thorough = settings(max_examples=60)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from prism.engine.wire import (
     encode_plan,
 )
 
-modest = settings(max_examples=100, deadline=None)
+modest = settings(max_examples=100)
 ID = b"\x07" * 16
 
 
@@ -91,7 +91,7 @@ SEGMENTS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     segments=SEGMENTS | st.just([("document", at, at + 2, ID, ID) for at in (0, 2, 4, 6)]),
     movable=st.lists(st.tuples(SMALL, SMALL), max_size=3)

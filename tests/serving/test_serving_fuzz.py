@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(660)]
 
 TIMEOUT_SECONDS = 60
 
-bounded = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+bounded = settings(max_examples=12, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def is_answer(response: Any) -> bool:
@@ -98,7 +98,6 @@ FIELDS_ALONE = 4
 LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens")
 EXAMPLES = settings(
     max_examples=5,
-    deadline=None,
     derandomize=True,
     database=None,
     phases=[Phase.generate],

@@ -268,7 +268,7 @@ def assert_inside(node: SpanNode) -> None:
         assert_inside(child)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_request())
 def test_children_and_events_lie_inside_their_parent(timeline: RequestTimeline) -> None:
     assert_inside(span_tree(timeline))

@@ -357,7 +357,7 @@ def any_request(draw: st.DrawFn) -> RequestTimeline:
     return timeline
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_request())
 def test_parts_are_contiguous_and_add_up_to_the_lifetime(timeline: RequestTimeline) -> None:
     parts = timeline.parts()
@@ -368,7 +368,7 @@ def test_parts_are_contiguous_and_add_up_to_the_lifetime(timeline: RequestTimeli
     assert all(part.duration_us >= 0 for part in parts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_request())
 def test_parts_come_in_order_and_only_the_last_says_how_it_ended(timeline: RequestTimeline) -> None:
     parts, order = timeline.parts(), list(PartName)
@@ -378,7 +378,7 @@ def test_parts_come_in_order_and_only_the_last_says_how_it_ended(timeline: Reque
     assert [part.outcome for part in parts] == [None] * (len(parts) - 1) + [timeline.outcome]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_request())
 def test_the_three_parts_add_up_to_ttft_exactly(timeline: RequestTimeline) -> None:
     until_first = [part for part in timeline.parts() if part.name is not PartName.DECODE]
@@ -394,7 +394,7 @@ def test_the_three_parts_add_up_to_ttft_exactly(timeline: RequestTimeline) -> No
         ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_request())
 def test_a_part_is_missing_only_where_that_is_said(timeline: RequestTimeline) -> None:
     places = [list(PartName).index(part.name) for part in timeline.parts()]
@@ -402,7 +402,7 @@ def test_a_part_is_missing_only_where_that_is_said(timeline: RequestTimeline) ->
         assert timeline.incomplete
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_request())
 def test_waits_after_preemption_lie_inside_their_part(timeline: RequestTimeline) -> None:
     for part in timeline.parts():

@@ -69,7 +69,7 @@ PLANS = st.lists(damaged() | disordered() | ANYTHING | st.sampled_from([GOOD, *O
 def test_any_plan_is_served_and_leaves_nothing_behind(rig: RigFactory) -> None:
     one = rig(limits=tight(60), spec=spec_of(reorder="Declared"))
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(PLANS, st.randoms(use_true_random=False))
     def served(plans: list[object], chance: random.Random) -> None:
         serve_all(one, plans, chance)

@@ -127,7 +127,7 @@ _DOCUMENT = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     documents=st.lists(_DOCUMENT, min_size=2, max_size=4),
     separator=st.sampled_from(["", "\n", "\n\n", " ", "|", "\n---\n"]),

@@ -21,7 +21,7 @@ from prism.engine.frontend.prism_field import (
 from prism.errors import InvalidRequest
 
 T = TypeVar("T")
-thorough = settings(max_examples=300, deadline=None)
+thorough = settings(max_examples=300)
 
 TEXT = st.text(st.characters(exclude_categories=[]), max_size=8)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT

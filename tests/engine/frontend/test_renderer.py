@@ -291,7 +291,7 @@ _MESSAGE = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     template=st.sampled_from([None, "llama2", "llama3", "chatml", "thinking"]),
     system=st.booleans(),
