@@ -75,7 +75,8 @@ class Operator:
 
     def not_live(self) -> str:
         """Why only a restart helps."""
-        dead = [thread.name for thread in (*self._reflectors, *self._workers) if thread.ident and not thread.is_alive()]
+        threads = (*self._reflectors, *self._workers, self._leadership, self._reconciler.predictors)
+        dead = [thread.name for thread in threads if thread.ident and not thread.is_alive()]
         if dead and not self._stopping.is_set():
             return f"{dead[0]} has died"
         stuck = self._reconciler.stuck_seconds()

@@ -184,13 +184,17 @@ class Predictors(threading.Thread):
             pod = self._pods.get(key)
             if pod is None or pod.wanted.address != address:
                 return
-            before, pod.heard, pod.busy = pod.heard, heard, False
             pod.silent = pod.silent + 1 if heard.trouble else 0
+            answered = not heard.trouble
+            if pod.silent == 1 and pod.heard.asked and not pod.heard.trouble:
+                # One answer that does not come is a moment's: what was said before holds until the next, soon.
+                heard = pod.heard
+            before, pod.heard, pod.busy = pod.heard, heard, False
             pod.due = time.monotonic() + self._pause(pod)
             _keep(pod)
             news = _told(before) != _told(heard)
             config = pod.config
-        ASKED.labels("unreachable" if heard.trouble else "answered").inc()
+        ASKED.labels("answered" if answered else "unreachable").inc()
         if news:
             self._changed(config)
 

@@ -138,7 +138,9 @@ def step(
     if lost:
         return _replaced(state, targets, rollout, lost, now), Window()
     window = _with_baselines(window, targets)
-    if now < _seconds(state.since) + rollout.watch_seconds:
+    over = _seconds(state.since) + rollout.watch_seconds
+    silent = any(pod.figures is None for name, pod in _pods(targets).items() if name in _tried(state))
+    if now < over or (silent and now < over + ANNOUNCE_SECONDS):
         return state, window
     return _concluded(state, window, targets, rollout, now), Window()
 

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from prism.config.document import Settings, to_document
 from prism.config.schema import PrismSpec
+from prism_operator import predictors as predictors_module
 from prism_operator.predictors import Heard, Predictors, Wanted
 from realcluster.admin_standin import AdminPort
 
@@ -80,6 +82,26 @@ def test_a_pod_that_does_not_answer_says_where_and_is_asked_again(port: AdminPor
     watch(predictors)
     until(lambda: predictors.heard(POD).trouble)
     assert f"127.0.0.1:{port.port}" in predictors.heard(POD).trouble
+
+
+def test_one_answer_that_does_not_come_changes_nothing_and_two_do(
+    port: AdminPort, predictors: Predictors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Heard] = []
+    answer = predictors_module._answer
+
+    async def answering(client: httpx.AsyncClient, base: str) -> Heard:
+        silent = len(asked) in (2, 4, 5)
+        asked.append(Heard(True, trouble="no answer") if silent else await answer(client, base))
+        seen.append(predictors.heard(POD))
+        return asked[-1]
+
+    seen: list[Heard] = []
+    monkeypatch.setattr(predictors_module, "_answer", answering)
+    watch(predictors)
+    until(lambda: len(asked) >= 8)
+    # What is known when the next ask begins.
+    assert [one.trouble for one in seen[1:8]] == ["", "", "", "", "", "no answer", ""]
 
 
 def test_a_pod_that_came_back_under_its_name_is_asked_anew(port: AdminPort, predictors: Predictors) -> None:

@@ -117,6 +117,26 @@ def test_a_change_as_good_as_before_goes_to_all() -> None:
     assert (ended.phase, ended.verdict) == (Phase.PROMOTED, Verdict.PASSED)
 
 
+def test_a_verdict_waits_for_pods_that_did_not_answer_just_then() -> None:
+    one = trial()
+    one.obey()
+    for name in one.pods:
+        one.serve(name, counts(100))
+    tried = one.tried[0]
+    said = one.pods[tried]
+    one.change(tried, figures=None)
+    assert one.pass_time(60).phase is Phase.WATCHING
+    one.pods[tried] = said
+    assert one.pass_time(5).verdict is Verdict.PASSED
+
+
+def test_a_verdict_does_not_wait_for_ever() -> None:
+    one = trial()
+    one.obey()
+    one.change(one.tried[0], figures=None)
+    assert one.pass_time(60 + ANNOUNCE_SECONDS).verdict is Verdict.INCONCLUSIVE
+
+
 def test_a_slower_change_is_withdrawn_with_both_figures() -> None:
     one = trial()
     one.obey()
@@ -281,7 +301,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 5), EVENTS, st.sampled_from([1, 3, "50%", "100%"]))
 def test_whatever_happens_one_ready_pod_is_left_out_and_the_trial_ends(
     pods: int, events: list[tuple[str, int]], canary: int | str
