@@ -35,6 +35,7 @@ class InvalidRequest(CallerError):
 
 
 _REFUSAL_TYPES = {
+    408: "RequestTimeoutError",
     429: "RateLimitError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",
@@ -47,7 +48,7 @@ class RequestRefused(CallerError):
 
     Args:
         message: what happened and what to do.
-        status: 429, 500, 503 or 504.
+        status: 408, 429, 500, 503 or 504.
         reason: a short machine word for traces and metrics.
         retry_after_s: a fair time to wait, in seconds.
     """

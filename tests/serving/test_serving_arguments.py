@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvicorn
 
 from prism.engine.frontend.arguments import parse_arguments
 from prism.errors import UnsupportedArgument
 from prism.serving.kserve_flags import add_kserve_flags
+from prism.serving.server import apply_server_flags
 
 
 def parse(*argv: str, mounted: Path = Path("/nowhere")) -> Namespace:
@@ -83,3 +87,24 @@ def test_a_recording_that_cannot_be_written_is_refused_at_start(tmp_path: Path) 
     for path in (tmp_path, tmp_path / "nowhere" / "x"):
         with pytest.raises(UnsupportedArgument, match="name a file in a folder"):
             parse_arguments(["--record", str(path)])
+
+
+@pytest.fixture
+def access_log() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("uvicorn.access")
+    before = list(logger.filters)
+    yield logger
+    logger.filters[:] = before
+
+
+def test_endpoints_can_be_left_out_of_the_access_log(access_log: logging.Logger) -> None:
+    flag = ("--disable-access-log-for-endpoints", "/metrics, /v2/health/ready")
+    apply_server_flags(uvicorn.Config("app", log_config=None), parse("--model", "m", *flag))
+
+    def shown(path: str) -> bool:
+        arguments = ("127.0.0.1:1", "GET", path, "1.1", 200)
+        record = logging.LogRecord("uvicorn.access", logging.INFO, "", 0, '%s - "%s %s HTTP/%s" %d', arguments, None)
+        return bool(access_log.filter(record))
+
+    paths = ("/metrics", "/metrics?name=x", "/v2/health/ready", "/v1/models", "/metrics/x")
+    assert [shown(path) for path in paths] == [False, False, False, True, True]

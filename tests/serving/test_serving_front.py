@@ -21,6 +21,9 @@ class Answering:
         self.health = EngineHealth()
         self.health.first_token_produced()
 
+    def may_ask(self, authorization: str) -> bool:
+        return authorization in ("", "Bearer good")
+
     async def models(self) -> list[dict[str, Any]]:
         return [{"id": "tiny", "object": "model"}]
 
@@ -32,10 +35,12 @@ async def kserve(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse("kserve")(scope, receive, send)
 
 
-async def get(path: str, prefix: str, frontend: Answering | None = None) -> httpx.Response:
+async def get(
+    path: str, prefix: str, frontend: Answering | None = None, method: str = "GET", **headers: str
+) -> httpx.Response:
     front = Front(kserve, cast(Frontend, frontend or Answering()), prefix)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://test") as client:
-        return await client.get(path)
+        return await client.request(method, path, headers=headers)
 
 
 @pytest.mark.parametrize("prefix", ["", "/openai"])
@@ -68,3 +73,25 @@ async def test_the_probes_are_prisms(prefix: str) -> None:
     answers = [await get(f"/v2/health/{probe}", prefix, frontend) for probe in ("ready", "live")]
     assert [answer.status_code for answer in answers] == [503, 503]
     assert answers[0].json() == {"ready": False, "state": "dead"}
+
+
+async def test_one_model_is_shown_to_those_only_who_may_see_the_list() -> None:
+    answer = await get("/openai/v1/models/tiny", "/openai", authorization="Bearer bad")
+    assert (answer.status_code, answer.json()) == (401, {"error": "Unauthorized"})
+    assert (await get("/openai/v1/models/tiny", "/openai", authorization="Bearer good")).status_code == 200
+
+
+@pytest.mark.parametrize("what", ["load", "unload"])
+async def test_nobody_on_the_serving_port_can_end_the_engine(what: str) -> None:
+    answer = await get(f"/v2/repository/models/tiny/{what}", "/openai", method="POST")
+    assert answer.status_code == 405
+    assert "InferenceService" in answer.json()["error"]
+    assert (await get("/v2/repository/index", "/openai", method="POST")).text == "kserve"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v2/models/tiny/ready", "/v2/health/live"])
+async def test_on_the_way_down_no_connection_is_kept(path: str) -> None:
+    frontend = Answering()
+    assert "connection" not in (await get(path, "/openai", frontend)).headers
+    frontend.health.stopping()
+    assert (await get(path, "/openai", frontend)).headers["connection"] == "close"

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import time
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prism.engine.frontend.app import Frontend
 from prism.engine.frontend.health import EngineState
@@ -22,6 +23,8 @@ _KSERVE = re.compile(
     r"|/v2(?:/(?:health|models|repository)(?:/.*)?)?)$"
 )
 """KServe's protocols v1 and v2. `/v1/models` alone is OpenAI's list; `/v2/rerank` and `/v2/embed` are vLLM's."""
+
+_LOADING = re.compile(r"^/v2/repository/models/.+/(?:load|unload)$")
 
 
 class Front:
@@ -43,18 +46,30 @@ class Front:
         if scope["type"] != "http":
             await (self._kserve if scope["type"] == "lifespan" else self._frontend.asgi)(scope, receive, send)
             return
-        await (await self._choose(scope))(scope, receive, send)
+        await (await self._choose(scope))(scope, receive, self._last_of_its_connection(send))
 
     async def _choose(self, scope: Scope) -> ASGIApp:
         path: str = scope["path"]
         if path in ("/v2/health/live", "/v2/health/ready"):
             return self._probe(path)
+        if _LOADING.match(path):
+            return _not_loaded_here()
         if _KSERVE.match(path):
             return self._kserve
         named = self._model_route.match(path) if self._model_route else None
         if named and scope["method"] == "GET":
             return await self._model(named["name"], Request(scope))
         return self._frontend.asgi
+
+    def _last_of_its_connection(self, send: Send) -> Send:
+        """On the way down no connection is kept: a client's next request is to reach another replica."""
+
+        async def wrapped(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._frontend.health.is_stopping:
+                MutableHeaders(raw=message["headers"])["connection"] = "close"
+            await send(message)
+
+        return wrapped
 
     def _probe(self, path: str) -> Response:
         health = self._frontend.health
@@ -65,6 +80,8 @@ class Front:
 
     async def _model(self, name: str, request: Request) -> Response:
         """One model in OpenAI's form: vLLM lists models but has no route for one."""
+        if not self._frontend.may_ask(request.headers.get("authorization", "")):
+            return JSONResponse({"error": "Unauthorized"}, status_code=401)
         for model in await self._frontend.models():
             if model["id"] == name:
                 return JSONResponse(model)
@@ -73,3 +90,9 @@ class Front:
         message = "The model is still loading; try again." if loading else f"The model `{name}` does not exist."
         error = {"message": message, "type": kind, "param": "model", "code": status}
         return JSONResponse({"error": error}, status_code=status)
+
+
+def _not_loaded_here() -> Response:
+    """KServe's repository API would end the engine under its requests, for whoever reaches this port."""
+    message = "A model is loaded and unloaded by applying and deleting its InferenceService, not by this route."
+    return JSONResponse({"error": message}, status_code=405, headers={"allow": ""})

@@ -154,11 +154,20 @@ def apply_server_flags(config: uvicorn.Config, args: Namespace) -> None:
     config.host = args.host or config.host
     config.uds = args.uds
     config.access_log = not args.disable_uvicorn_access_log
+    if args.disable_access_log_for_endpoints:
+        paths = {path.strip() for path in args.disable_access_log_for_endpoints.split(",")}
+        logging.getLogger("uvicorn.access").addFilter(lambda record: _path_of(record) not in paths)
     config.log_level = args.uvicorn_log_level
     config.ssl_ca_certs = args.ssl_ca_certs
     config.ssl_cert_reqs = args.ssl_cert_reqs
     config.ssl_ciphers = args.ssl_ciphers or config.ssl_ciphers
     config.h11_max_incomplete_event_size = args.h11_max_incomplete_event_size
+
+
+def _path_of(record: logging.LogRecord) -> str | None:
+    """Of a line of uvicorn's access log: its arguments are client, method, path with query, version, status."""
+    arguments = record.args
+    return str(arguments[2]).partition("?")[0] if isinstance(arguments, tuple) and len(arguments) > 2 else None
 
 
 def serve(argv: Sequence[str]) -> int:

@@ -81,8 +81,8 @@ not of this version (batches); about requests that nobody claimed (requests)."""
 RESULTS: Final = ("exported", "dropped", "failed")
 
 REFUSAL_REASONS: Final = (
-    "invalid_request", "unauthorized", "unknown_model", "too_large", "queue_full", "prompt_tokens_full", "deadline",
-    "loading", "draining", "engine_dead", "engine_hung", "other",
+    "invalid_request", "unauthorized", "unknown_model", "too_large", "upload_stalled", "queue_full",
+    "prompt_tokens_full", "deadline", "loading", "draining", "engine_dead", "engine_hung", "other",
 )  # fmt: skip
 """Why a request was refused; `other` for whatever vLLM refuses with a status of its own."""
 

@@ -153,3 +153,4 @@ def test_work_that_outlives_its_request_leaves_nothing_behind(desk: RequestDesk,
     desk.closed(live)
     desk.link("late", live)
     assert desk.sizes()["engine_requests"] == 0
+    assert not desk.knows(live)

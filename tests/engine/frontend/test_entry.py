@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import Message, Send
 
 from prism.config.schema import Limits
+from prism.engine.frontend import exchange
 from prism.engine.frontend.desk import CURRENT, LiveRequest, RequestDesk
 from prism.engine.frontend.entry import Entry
 from prism.engine.frontend.health import EngineHealth, draining, engine_hung
@@ -331,6 +332,38 @@ async def test_an_upload_that_never_ends_is_given_up() -> None:
     scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
     await served.entry(scope, receive, collect(sent))
     assert (sent[0]["status"], outcome(served)) == (503, ("failed", 503, "draining"))
+
+
+async def test_an_upload_that_falls_silent_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "UPLOAD_SECONDS", 0.05)
+    served = Served(plain)
+    sent: list[Message] = []
+    parts = [b"{", b'"model":', b'"m"']
+
+    async def receive() -> Message:
+        # Slow, longer in all than it may be silent, and then silent.
+        await asyncio.sleep(0.02 if parts else 60)
+        return {"type": "http.request", "body": parts.pop(0), "more_body": True}
+
+    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+    await served.entry(scope, receive, collect(sent))
+    assert parts == []
+    assert (sent[0]["status"], outcome(served)) == (408, ("refused", 408, "upload_stalled"))
+    assert served.desk.sizes()["open"] == 0
+
+
+async def test_vllm_sees_the_trace_headers_that_it_is_to_hang_its_spans_below() -> None:
+    async def handler(request: Request) -> Response:
+        seen.append((request.headers.get("traceparent"), request.headers.get("tracestate"), request.headers["x-own"]))
+        return await plain(request)
+
+    seen: list[tuple[str | None, str | None, str]] = []
+    served = Served(handler)
+    callers = {"traceparent": "theirs", "tracestate": "a=b", "x-own": "kept"}
+    await served.post(headers=callers)
+    served.entry._on_arrival = lambda *_: {"traceparent": "ours"}
+    await served.post(headers=callers)
+    assert seen == [("theirs", "a=b", "kept"), ("ours", None, "kept")]
 
 
 def outcome(served: Served) -> tuple[str | None, int | None, str | None]:

@@ -11,6 +11,8 @@ from prism.engine.frontend.sse import (
     StreamWatch,
     chat_content,
     completion_content,
+    generate_content,
+    invocation_content,
     is_usage_chunk,
     messages_content,
     responses_content,
@@ -60,6 +62,18 @@ def test_the_choice_that_spoke_first_is_known() -> None:
 def test_an_event_cut_in_two_is_read_whole() -> None:
     watch, whole = StreamWatch(completion_content), chunk(choices=[{"index": 0, "text": "a"}])
     assert [watch.look(whole[:20]), watch.look(whole[20:])] == [False, True]
+
+
+@pytest.mark.parametrize("fields", [{"token_ids": [5]}, {"text": "a"}, {"logprobs": {"tokens": ["a"]}}])
+def test_token_ids_are_content_where_there_is_no_text(fields: dict[str, Any]) -> None:
+    assert not StreamWatch(generate_content).look(chunk(choices=[{"index": 0, "token_ids": []}]))
+    assert StreamWatch(generate_content).look(chunk(choices=[{"index": 0, **fields}]))
+
+
+@pytest.mark.parametrize("choice", [{"delta": {"content": "a"}}, {"text": "a"}])
+def test_an_invocation_answers_as_a_chat_or_as_a_completion(choice: dict[str, Any]) -> None:
+    assert StreamWatch(invocation_content).look(chunk(choices=[{"index": 0, **choice}]))
+    assert not StreamWatch(invocation_content).look(chunk(choices=[{"index": 0, "delta": {"role": "assistant"}}]))
 
 
 def test_the_responses_api_speaks_in_deltas() -> None:

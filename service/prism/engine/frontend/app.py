@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import os
+import secrets
 import time
 from argparse import Namespace
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -30,6 +33,7 @@ from prism.engine.frontend.async_llm import PrismAsyncLLM
 from prism.engine.frontend.desk import CURRENT, LiveRequest, RequestDesk
 from prism.engine.frontend.engine_watch import LOOK_SECONDS, EngineWatch
 from prism.engine.frontend.entry import Entry
+from prism.engine.frontend.exchange import send_error
 from prism.engine.frontend.facts import WARM_UP, FactDispatch, FactReceiver, facts_address
 from prism.engine.frontend.health import DeathNotice, EngineHealth, loading
 from prism.engine.frontend.intake import Intake
@@ -173,6 +177,13 @@ class Frontend:
             if child.pid is not None:
                 kill_process_tree(child.pid)
 
+    def may_ask(self, authorization: str) -> bool:
+        """Whether a request with this header passes `--api-key` (or `VLLM_API_KEY`), for routes that vLLM has not."""
+        keys = [key for key in self._args.api_key or [os.environ.get("VLLM_API_KEY")] if key]
+        kind, _, given = authorization.partition(" ")
+        known = [secrets.compare_digest(given.encode(), key.encode()) for key in keys]
+        return not keys or (kind.lower() == "bearer" and any(known))
+
     async def models(self) -> list[dict[str, Any]]:
         """The models served now, adapters included, as OpenAI's model objects."""
         if self._app is None:
@@ -273,16 +284,19 @@ class Frontend:
 
     async def _vllm_app(self, scope: Any, receive: Any, send: Any) -> None:
         if self._app is None:
-            raise RuntimeError("vLLM's application is not built yet")
+            await send_error(send, loading())
+            return
         await self._app(scope, receive, send)
 
     # Traces and metrics
 
-    def _request_arrived(self, live: LiveRequest, headers: Headers) -> None:
+    def _request_arrived(self, live: LiveRequest, headers: Headers) -> Mapping[str, str]:
         self.metrics.request_arrived()
-        self._traces[live] = self.telemetry.tracer.begin(
+        trace = self._traces[live] = self.telemetry.tracer.begin(
             live.timeline, traceparent=headers.get("traceparent"), tracestate=headers.get("tracestate")
         )
+        # Unasked, vLLM would warn that its own tracing is off.
+        return trace.headers() if self._args.otlp_traces_endpoint else {}
 
     def _request_ended(self, live: LiveRequest) -> None:
         self.metrics.request_ended(live.timeline)

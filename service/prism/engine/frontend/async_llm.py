@@ -109,7 +109,7 @@ class PrismAsyncLLM(AsyncLLM):
                 engine_request = live.timeline.engine_request(request.request_id)
                 engine_request.sent_by_others = self._tenants.sent_before(plan, request.prompt_token_ids or ())
             _note_request(live, request, self.vllm_config.model_config.served_model_name)
-            if self._desk.on_added is not None:
+            if self._desk.on_added is not None and self._desk.knows(live):
                 self._desk.on_added(live, *_added(request))
         try:
             await super()._add_request(request, prompt, parent_req, index, queue)

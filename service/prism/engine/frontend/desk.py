@@ -156,6 +156,10 @@ class RequestDesk:
     def opened(self, live: LiveRequest) -> None:
         self._open.add(live)
 
+    def knows(self, live: LiveRequest) -> bool:
+        """Whether its HTTP request is under way, or waits for its last facts."""
+        return live in self._open or live in self._closing
+
     def link(self, name: str, live: LiveRequest, prompt_tokens: int = 0) -> EngineRequest:
         """From now on this internal id belongs to `live`; facts that came before are replayed.
 
@@ -164,7 +168,7 @@ class RequestDesk:
         """
         self.intake.handed_over(live, name, prompt_tokens)
         request = live.timeline.engine_added(self._clock(), name)
-        if live not in self._open and live not in self._closing:
+        if not self.knows(live):
             return request  # a background response that outlives its HTTP request: its trace has been told
         self._by_name[name] = live
         if name not in live.names:

@@ -13,7 +13,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,8 +26,10 @@ from prism.engine.frontend.routes import DROPS_UNKNOWN_KEYS, INFERENCE, Inferenc
 from prism.errors import CallerError, InvalidRequest
 from prism.telemetry.timeline import RequestInfo, RequestTimeline
 
-OnArrival = Callable[[LiveRequest, Headers], None]
+OnArrival = Callable[[LiveRequest, Headers], Mapping[str, str]]
+"""Told of a request when its headers are there; gives the trace headers that vLLM is to see."""
 
+_TRACE = frozenset({b"traceparent", b"tracestate"})
 _REQUEST_ID = re.compile(r"^[\x21-\x7e]{1,128}$")
 
 
@@ -44,7 +46,8 @@ class Entry:
         app: vLLM's.
         desk: where each request is known while it is under way.
         health: whether requests are taken.
-        on_arrival: called with each inference request when its headers are there.
+        on_arrival: called with each inference request when its headers are there; what it gives is what spans of vLLM's
+            own, where its tracing is on, hang below.
         prefix: path below which the routes stand too, as in `/openai/v1`.
     """
 
@@ -53,7 +56,7 @@ class Entry:
         app: ASGIApp,
         desk: RequestDesk,
         health: EngineHealth,
-        on_arrival: OnArrival = lambda *_: None,
+        on_arrival: OnArrival = lambda *_: {},
         prefix: str = "/openai",
     ) -> None:
         self._app = app
@@ -78,7 +81,10 @@ class Entry:
         timeline = RequestTimeline(request_id, arrived_at=arrived_at, arrived_wall_ns=arrived_wall_ns, info=info)
         live = LiveRequest(timeline)
         self._desk.opened(live)
-        self._on_arrival(live, headers)
+        trace = self._on_arrival(live, headers)
+        if trace:
+            kept = [(name, value) for name, value in inner["headers"] if name not in _TRACE]
+            inner["headers"] = [*kept, *((name.encode(), value.encode()) for name, value in trace.items())]
         await self._follow(live, Exchange(live, route, self._health, receive, send), inner)
 
     async def _follow(self, live: LiveRequest, exchange: Exchange, scope: Scope) -> None:

@@ -22,6 +22,9 @@ from prism.engine.frontend.sse import StreamWatch, error_body, finish_reasons, i
 from prism.errors import CallerError, RequestRefused
 from prism.telemetry.timeline import Outcome, RequestTimeline
 
+UPLOAD_SECONDS = 60.0
+"""Silence after which a body that is not complete is given up: its request holds a place among those that wait."""
+
 FACTS_GRACE_SECONDS = 0.05
 """How long the head of an unstreamed answer, or a usage chunk, waits for facts that are still on their way."""
 
@@ -55,17 +58,24 @@ class Exchange:
     # In
 
     async def read_body(self) -> bool:
-        """Read all of it; False if the client went away meanwhile, or the request was given up."""
+        """Read all of it; False if the client went away or fell silent meanwhile, or the request was given up."""
         try:
-            async with asyncio.timeout(None) as self._upload:
-                self.body, self._unread = await read_whole(self._receive)
+            async with asyncio.timeout(UPLOAD_SECONDS) as self._upload:
+                self.body, self._unread = await read_whole(self._next_part)
         except TimeoutError:
+            self.end(_stalled(), Outcome.REFUSED)
             return False
         finally:
             self._upload = None
         self._disconnected = self._unread[-1]["type"] == "http.disconnect"
         self.live.timeline.rendering_started(time.monotonic())
         return not self._disconnected
+
+    async def _next_part(self) -> Message:
+        message = await self._receive()
+        if self._upload is not None and self._ending is None:
+            self._upload.reschedule(asyncio.get_running_loop().time() + UPLOAD_SECONDS)
+        return message
 
     async def receive(self) -> Message:
         """The client's next message; a disconnect also when the request was given up, so that vLLM does so too."""
@@ -285,6 +295,11 @@ def response_headers(live: LiveRequest) -> dict[str, str]:
 def _too_late() -> RequestRefused:
     text = "The deadline passed before a first token; raise prism.deadline_seconds or try again later."
     return RequestRefused(text, status=HTTPStatus.GATEWAY_TIMEOUT, reason="deadline")
+
+
+def _stalled() -> RequestRefused:
+    text = f"Nothing more of the request's body came for {UPLOAD_SECONDS:g} s; send it again."
+    return RequestRefused(text, status=HTTPStatus.REQUEST_TIMEOUT, reason="upload_stalled")
 
 
 def _broken() -> RequestRefused:

@@ -126,6 +126,11 @@ class EngineHealth:
         """Not ready any more; new requests are still taken."""
         self._stopping = True
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the process is on its way down."""
+        return self._stopping
+
     def close(self) -> None:
         """New requests are refused from now on."""
         self._closed = True

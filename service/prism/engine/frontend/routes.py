@@ -11,6 +11,8 @@ from prism.engine.frontend.sse import (
     chat_content,
     completion_content,
     error_events,
+    generate_content,
+    invocation_content,
     messages_content,
     messages_error_events,
     responses_content,
@@ -41,8 +43,8 @@ INFERENCE: dict[str, InferenceRoute] = {
     "/v1/responses": InferenceRoute("chat", responses_content, error_events=responses_error_events),
     "/v1/messages": InferenceRoute("chat", messages_content, error_events=messages_error_events),
     "/v1/chat/completions/batch": InferenceRoute("chat"),
-    "/inference/v1/generate": InferenceRoute("text_completion", completion_content),
-    "/invocations": InferenceRoute("chat", chat_content, usage_chunk=True),
+    "/inference/v1/generate": InferenceRoute("text_completion", generate_content),
+    "/invocations": InferenceRoute("chat", invocation_content, usage_chunk=True),
     "/generative_scoring": InferenceRoute("text_completion"),
     "/v1/embeddings": InferenceRoute("embeddings"),
     "/v2/embed": InferenceRoute("embeddings"),
@@ -53,8 +55,8 @@ INFERENCE: dict[str, InferenceRoute] = {
     "/rerank": InferenceRoute("embeddings"),
     "/v1/rerank": InferenceRoute("embeddings"),
     "/v2/rerank": InferenceRoute("embeddings"),
-    "/v1/audio/transcriptions": InferenceRoute("transcription"),
-    "/v1/audio/translations": InferenceRoute("transcription"),
+    "/v1/audio/transcriptions": InferenceRoute("transcription", chat_content),
+    "/v1/audio/translations": InferenceRoute("transcription", chat_content),
 }
 
 

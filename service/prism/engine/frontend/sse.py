@@ -38,6 +38,20 @@ def completion_content(event: dict[str, Any]) -> int | None:
     return None
 
 
+def generate_content(event: dict[str, Any]) -> int | None:
+    """The same of a chunk of `/inference/v1/generate`, whose content is token ids."""
+    for choice in event.get("choices") or ():
+        if choice.get("token_ids"):
+            return int(choice.get("index", 0))
+    return completion_content(event)
+
+
+def invocation_content(event: dict[str, Any]) -> int | None:
+    """The same of a chunk of `/invocations`, which answers as the route that its body belongs to."""
+    found = chat_content(event)
+    return completion_content(event) if found is None else found
+
+
 def responses_content(event: dict[str, Any]) -> int | None:
     """The same of an event of the responses API, all of whose contents come as deltas."""
     return 0 if str(event.get("type", "")).endswith(".delta") and event.get("delta") else None
