@@ -20,6 +20,9 @@ _PAGES = ("README.md", "CONTRIBUTING.md", "charts/prism/README.md")
 
 pytest_plugins = ["realcluster.fixtures"]
 
+# On a processor vLLM's sampler is compiled even with `--enforce-eager`: engines start slower, and want a C++ compiler.
+os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("prism", deadline=None)
 settings.load_profile("prism")

@@ -213,15 +213,22 @@ def _spawn(command: list[str], log_path: Path, environ: Mapping[str, str]) -> su
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env={**_environment(), **environ},
+            env={**server_environment(), **environ},
             start_new_session=True,
             preexec_fn=_die_with_parent,  # noqa: PLW1509 - the demo has no other thread yet
         )
 
 
-def _environment() -> dict[str, str]:
-    """The caller's environment, with vLLM's chatter turned down and a KV cache that fits into a laptop (in GiB)."""
-    chosen = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1"}
+def server_environment() -> dict[str, str]:
+    """The caller's environment, with vLLM's chatter turned down, a KV cache that fits into a laptop (in GiB), and no
+    need of a C++ compiler: on a processor vLLM's sampler is compiled even with `--enforce-eager`.
+    """
+    chosen = {
+        "TORCH_COMPILE_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
     return chosen | dict(os.environ)
 
 

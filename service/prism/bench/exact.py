@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from prism.bench.demo_server import ServerFailed, free_port, running_server
+from prism.bench.demo_server import ServerFailed, free_port, running_server, server_environment
 from prism.bench.passages import Question
 from prism.bench.rag_load import chat_request
 from prism.config.schema import PrismSpec
@@ -171,10 +171,13 @@ async def _healthy(client: httpx.AsyncClient, url: str) -> bool:
 
 @contextlib.contextmanager
 def _process(command: list[str], log_path: Path, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING", **os.environ, **variables}
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**server_environment(), **variables},
+            start_new_session=True,
         )
         try:
             yield process

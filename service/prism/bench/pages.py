@@ -56,6 +56,7 @@ def _index(written: Sequence[tuple[Study, Sequence[Findings]]]) -> str:
         "## Studies",
         "",
         *(f"- [{study.title}]({study.name}.md)" for study, _ in written),
+        "- Not simulated: [a real engine on a processor](../figures.md#on-a-real-engine)",
         "",
     ]
     return "\n".join(lines)

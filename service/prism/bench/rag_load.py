@@ -48,7 +48,7 @@ def draw_load(
     random = np.random.default_rng(seed)
     order = _by_popularity(questions, articles, skew, random)
     # A Poisson process of which the number of events is known: their moments are uniform.
-    moments = np.sort(random.uniform(0, seconds, min(round(rate * seconds), len(order))))
+    moments = np.sort(random.uniform(0, seconds, round(rate * seconds)))
     return [Arrival(float(at), question) for at, question in zip(moments, order, strict=False)]
 
 

@@ -68,7 +68,9 @@ class Panel:
     def title(self) -> str:
         share = self.kv_share * SCENARIOS[self.scenario].kv_share
         cache = "" if share == 1.0 else f", KV cache at {share:.0%}"
-        return f"{self.scenario}, {self.model}{cache}"
+        longer = self.seconds is not None and self.seconds > SECONDS[self.model]
+        length = f", {(self.seconds or 0.0) / 60:.0f} minutes a run" if longer else ""
+        return f"{self.scenario}, {self.model}{cache}{length}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +165,30 @@ STUDIES: dict[str, Study] = {
         Study(
             "cold-lane",
             "The cold lane's quota",
-            "The paper's scheme with less and more of it: hit rate against the tail of requests that share little.",
-            tuple(
-                Panel(
-                    "rag",
-                    model,
-                    _knee_loads("rag", model, (1.0,)),
-                    ("stock", "paper-quota-0", "paper", "paper-quota-25", "paper-quota-50", "prism"),
-                    ("stock",),
-                )
-                for model in MODELS
+            "The paper's scheme with less and more of it: hit rate against the tail of requests that share little. One"
+            " in fifty is rare, so the runs in which stock vLLM still keeps up are ten times as long.",
+            (
+                *(
+                    Panel(
+                        "rag",
+                        model,
+                        _knee_loads("rag", model, (0.8,)),
+                        ("stock", "paper-quota-0", "paper", "prism"),
+                        ("stock",),
+                        seconds=10 * SECONDS[model],
+                    )
+                    for model in MODELS
+                ),
+                *(
+                    Panel(
+                        "rag",
+                        model,
+                        _knee_loads("rag", model, (1.0, 1.3)),
+                        ("stock", "paper-quota-0", "paper", "paper-quota-25", "paper-quota-50", "prism"),
+                        ("stock",),
+                    )
+                    for model in MODELS
+                ),
             ),
         ),
         Study(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
 
 from prism.bench.http.alignment import aligned
 from prism.bench.http.load import Session, Turn
+from prism.bench.http.report import Results, as_json
 from prism.bench.http.run import Plan, run
 from prism.bench.http.servers import Server
 from prism.bench.http.workloads import Rag
@@ -52,6 +54,8 @@ async def test_the_same_server_can_be_asked_with_it_and_without(fake_server: Any
         arms = (Server("stock", server.url), Server("contextpilot", server.url, front=aligned))
         plan = Plan(arms, Rag("m", 4, passages=5, longest=80, articles=2), (40.0,), 0.5)
         cells = [cell async for cell in run(plan, client)]
+    described = json.loads(json.dumps(as_json(Results(plan, cells))["plan"]["arms"]))
+    assert [arm["front"] for arm in described] == [None, "aligned"]
     own, through = ([sorted(_of(body)) for body in asked] for asked in _halves(server.asked[2:]))
     assert [cell.server for cell in cells] == ["stock", "contextpilot"]
     assert own == through, "the same passages"

@@ -16,6 +16,7 @@ from rich.text import Text
 from prism.bench.estimates import BLOCK, LEVELS, Interval, paired_ratio, percentiles, seconds_text, statistics_for
 from prism.bench.http.load import Reply
 from prism.bench.http.run import Cell, Cold, Plan, paired, windows
+from prism.bench.http.servers import Server
 
 LATE_S = 0.05
 """A client that sends its 99th percentile request later than this after it was due is part of what it measures."""
@@ -226,7 +227,7 @@ def as_json(results: Results) -> dict[str, Any]:
     plan = results.plan
     return {
         "plan": {
-            "arms": [asdict(server) for server in plan.servers],
+            "arms": [_described(server) for server in plan.servers],
             "workload": {"kind": type(plan.workload).__name__, **_plain(plan.workload)},
             **{name: getattr(plan, name) for name in ("rates", "seconds", "warm_up_s", "repeats", "together", "seed")},
         },
@@ -240,6 +241,11 @@ def as_json(results: Results) -> dict[str, Any]:
             for cell in results.cells
         ],
     }
+
+
+def _described(server: Server) -> dict[str, str | None]:
+    front = None if server.front is list else getattr(server.front, "__name__", str(server.front))
+    return {"name": server.name, "url": server.url, "admin_url": server.admin_url, "front": front}
 
 
 def _plain(workload: Any) -> dict[str, Any]:
