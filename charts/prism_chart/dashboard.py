@@ -31,7 +31,7 @@ _PER_SECOND: Final = "reqps"
 _CHOSEN: Final = f'{m.MODEL_NAME}=~"$model", namespace=~"$namespace"'
 
 _FAILED: Final = f'{m.OUTCOME}="failed"'
-_ENGINE_DEAD: Final = f'{m.REASON}="engine_dead"'
+_ENGINE_LOST: Final = f'{m.REASON}=~"engine_dead|engine_hung"'
 
 Query = tuple[str, str]
 """A PromQL expression and how its lines are named."""
@@ -213,7 +213,7 @@ def _health_panels() -> list[Panel]:
             [
                 (f"sum by ({m.MODEL_NAME}) ({_rate(m.REQUESTS, _FAILED)})", f"failed {_braced(m.MODEL_NAME)}"),
                 (
-                    f"sum by ({m.MODEL_NAME}) ({_rate(m.REFUSED_REQUESTS, _ENGINE_DEAD)})",
+                    f"sum by ({m.MODEL_NAME}) ({_rate(m.REFUSED_REQUESTS, _ENGINE_LOST)})",
                     f"engine dead {_braced(m.MODEL_NAME)}",
                 ),
             ],

@@ -76,6 +76,12 @@ FIRES: list[tuple[str, Series, Manifest, str]] = [
         "A predictor of rag refuses requests, since its engine is dead or hung",
     ),
     (
+        "PrismEngineNotReady",
+        series(metrics.REFUSED_REQUESTS, "0x85 4x35", reason="engine_hung"),
+        {**POD, "reason": "engine_hung", "severity": "critical"},
+        "A predictor of rag refuses requests, since its engine is dead or hung",
+    ),
+    (
         "PrismPredictorNotReady",
         unready("registry.example.com/prism-predictor:0.1.0"),
         {"namespace": "team-a", "pod": "rag-0", "severity": "warning"},

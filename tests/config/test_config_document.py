@@ -27,7 +27,7 @@ from prism.errors import InvalidDocument
 
 PRINTABLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
 # The processors may be busy: how long an example takes says nothing here.
-UNHURRIED = running(deadline=None, max_examples=40)
+UNHURRIED = running(max_examples=40)
 GENERATION = st.integers(0, 2**63 - 1)
 
 

@@ -326,6 +326,6 @@ class RadixTreeMachine(RuleBasedStateMachine):
 
 
 RadixTreeMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=40, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
 )
 TestRadixTree = RadixTreeMachine.TestCase

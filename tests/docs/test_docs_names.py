@@ -34,7 +34,7 @@ GONE = {
 GENERATED = {"docs/results", "docs/results/cells"}
 """Made by commands that the page names."""
 
-OTHERS = {"--workers"}
+OTHERS = {"--set", "--workers"}
 """Flags of other programs."""
 
 

@@ -198,7 +198,8 @@ class Scheduler(ContractModel):
     """The guard against starvation. Used by `Prism` and `Paper`."""
     reorder: Reorder = Field(default=Reorder.DECLARED, strict=False)
     """Whose documents may change places: nobody's (`Never`), those of requests that say `reorder: true`
-    (`Declared`), or the `documents` entries of every request that does not say `reorder: false` (`Documents`).
+    (`Declared`), or the `documents` entries of every request without earlier turns that does not say `reorder: false`
+    (`Documents`).
     Used by `Prism` and `Paper`."""
     fairness: Fairness = Fairness()
     """Equal shares for tenants. Used by `Prism` and `Paper`."""
