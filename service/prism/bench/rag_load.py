@@ -90,7 +90,12 @@ def asked_once(
 
 def chat_request(question: Question, model: str, max_tokens: int) -> dict[str, object]:
     """The body of a chat request: passages as text parts that may change places, the question as the last part."""
-    parts = [*map(str, question.retrieved), f"Question: {question.text}"]
+    return chat_body(list(map(str, question.retrieved)), question.text, model, max_tokens)
+
+
+def chat_body(passages: Sequence[str], question: str, model: str, max_tokens: int) -> dict[str, object]:
+    """The same of any texts."""
+    parts = [*passages, f"Question: {question}"]
     return {
         "model": model,
         "messages": [

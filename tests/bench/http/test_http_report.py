@@ -120,7 +120,7 @@ async def test_the_command_measures_and_writes_both_files(fake_server: Any, tmp_
         ([], "give --rate"),
         (["--rate", "1", "--together", "2"], "give one of them"),
         (["--rate", "1", "--warm-up", "120"], "leaves nothing"),
-        (["--rate", "1", "--workload", "nowhere.jsonl"], "neither rag, agents nor a file"),
+        (["--rate", "1", "--workload", "nowhere.jsonl"], "neither rag, documents, agents nor a file"),
         (["--rate", "1", "--arm", "a=http://127.0.0.1:1"], "two arms have one name"),
         (["--rate", "1"], "is the server up"),
     ],

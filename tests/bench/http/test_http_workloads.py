@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from prism.bench.http.load import Session
-from prism.bench.http.workloads import Agents, FromFile, Rag, Workload, marked
+from prism.bench.http.workloads import Agents, Documents, FromFile, Rag, Workload, marked
 from prism.errors import InvalidRequest
 
 ASK = {"url": "/v1/completions", "body": {"prompt": "Once"}}
@@ -22,16 +23,32 @@ def _file(folder: Path, *lines: Any) -> FromFile:
     return FromFile(path, "m")
 
 
-@pytest.mark.parametrize("workload", [Rag("m", 8), Agents("m")])
+@pytest.mark.parametrize("workload", [Rag("m", 8), Documents("m", 8), Agents("m")])
 def test_equal_seeds_draw_equal_sessions(workload: Workload) -> None:
     assert workload.draw(2, 20, 3) == workload.draw(2, 20, 3) != workload.draw(2, 20, 4)
 
 
-@pytest.mark.parametrize("workload", [Rag("m", 8), Agents("m")])
+@pytest.mark.parametrize("workload", [Rag("m", 8), Documents("m", 8), Agents("m")])
 def test_every_request_is_streamed_named_once_and_asks_for_usage(workload: Workload) -> None:
     turns = [turn for session in workload.draw(1, 30, 0) for turn in session.turns]
     assert len({turn.name for turn in turns}) == len(turns) > 10
     assert all(turn.body["stream"] and turn.body["stream_options"] == {"include_usage": True} for turn in turns)
+
+
+def test_made_up_documents_are_shared_by_zipfs_law_and_stand_in_orders_of_their_own() -> None:
+    load = Documents("m", 8).draw(20, 60, 0)
+    asked = [[part["text"] for part in one.turns[0].body["messages"][-1]["content"]] for one in load]
+    counts = _asked_of(load)
+    assert all(len(set(parts[:-1])) == 5 and parts[-1].startswith("Question: ") for parts in asked)
+    assert counts[0][1] > 3 * counts[len(counts) // 2][1]
+    places = {parts.index(counts[0][0]) for parts in asked if counts[0][0] in parts}
+    assert places == {0, 1, 2, 3, 4}
+    assert {text for text, _ in counts} <= {text for text, _ in _asked_of(Documents("m", 8).draw(20, 600, 1))}
+
+
+def _asked_of(load: list[Session]) -> list[tuple[str, int]]:
+    bodies = (one.turns[0].body["messages"][-1]["content"][:-1] for one in load)
+    return Counter(part["text"] for parts in bodies for part in parts).most_common()
 
 
 def test_passages_are_declared_unordered_only_if_asked() -> None:

@@ -19,17 +19,17 @@ from prism.bench.http.load import Load
 from prism.bench.http.report import Results, as_json, markdown, rate_text, table
 from prism.bench.http.run import Cell, Cold, OnBegin, Plan, run
 from prism.bench.http.servers import Server, parse_server, served_model
-from prism.bench.http.workloads import Agents, FromFile, Rag, Workload
+from prism.bench.http.workloads import Agents, Documents, FromFile, Rag, Workload
 from prism.errors import DeploymentError, PrismError
 
 KEY_VARIABLE = "OPENAI_API_KEY"
-_SHIPPED = ("rag", "agents")
+_SHIPPED = ("rag", "documents", "agents")
 _REFRESH_S = 0.25
 
 
 def bench_command(
     arm: Annotated[list[str], typer.Option(help="NAME=URL, or NAME=URL,ADMIN_URL of PRISM; repeatable.")],
-    workload: Annotated[str, typer.Option(help="rag, agents, or a file of your own requests (JSON lines).")] = "rag",
+    workload: Annotated[str, typer.Option(help="rag, documents, agents, or a file of your own (JSON lines).")] = "rag",
     rate: Annotated[list[float] | None, typer.Option(min=0.001, help="Sessions a second; repeatable.")] = None,
     together: Annotated[int | None, typer.Option(min=1, help="Closed loop: sessions kept under way.")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="How long sessions begin, warm-up included.")] = 120.0,
@@ -37,7 +37,7 @@ def bench_command(
     repeats: Annotated[int, typer.Option(min=1, help="Of every cell, each with the next seed.")] = 3,
     seed: Annotated[int, typer.Option(help="Of the first repeat.")] = 0,
     model: Annotated[str | None, typer.Option(help="Model to ask for; the first one served if not given.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Of an answer (rag).")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Of an answer (rag, documents).")] = 64,
     passages: Annotated[int, typer.Option(min=1, max=10, help="Passages of a question (rag).")] = 5,
     passage_chars: Annotated[int, typer.Option(min=1, help="Longest passage in characters (rag).")] = 10_000,
     articles: Annotated[int | None, typer.Option(min=1, help="Articles that are asked about (rag).")] = None,
@@ -56,6 +56,7 @@ def bench_command(
     def plan(servers: tuple[Server, ...], name: str) -> Plan:
         asked: dict[str, Workload] = {
             "rag": Rag(name, max_tokens, passages, passage_chars, articles, reorder),
+            "documents": Documents(name, max_tokens),
             "agents": Agents(name),
         }
         work = asked.get(workload) or FromFile(Path(workload), name)

@@ -26,7 +26,7 @@ from prism.bench.http.load import Load
 from prism.bench.http.report import Results
 from prism.bench.http.run import Cold, Plan, run
 from prism.bench.http.servers import Server
-from prism.bench.http.workloads import Rag
+from prism.bench.http.workloads import Documents, Rag, Workload
 from prism.bench.models import YARDSTICK, smollm2, tiny_model
 from prism.errors import DeploymentError
 
@@ -47,15 +47,18 @@ ARGUMENTS = {
     "tiny": (*COMMON, "--block-size=32", "--num-gpu-blocks-override=300", "--max-num-seqs=32"),
     "smollm2": (*COMMON, "--block-size=16", "--num-gpu-blocks-override=480", f"--max-num-seqs={TOGETHER}"),
 }
-WORKLOADS = {
-    "tiny": Rag(MODEL, max_tokens=8, passages=5, longest=600, articles=20),
-    "smollm2": Rag(MODEL, max_tokens=8, passages=5, longest=320, articles=8),
+WORKLOADS: dict[tuple[str, str], Workload] = {
+    ("tiny", "rag"): Rag(MODEL, max_tokens=8, passages=5, longest=600, articles=20),
+    ("smollm2", "rag"): Rag(MODEL, max_tokens=8, passages=5, longest=320, articles=8),
+    ("tiny", "documents"): Documents(MODEL, max_tokens=6),
+    ("smollm2", "documents"): Documents(MODEL, max_tokens=6, documents=40),
 }
-"""As many articles as their passages, together, do not fit into the cache that runs leave."""
+"""As many articles, or documents, as together do not fit into the cache that runs leave."""
 
 
 async def measure(
     model: str,
+    workload: str,
     tokenizer: Path | None,
     shares: Sequence[float],
     seconds: float,
@@ -73,7 +76,8 @@ async def measure(
         running_server(weights, ARGUMENTS[model], folder, free_port(None, 0), free_port(None, 0)) as prism,
     ):
         await prism.wait_until_ready(lambda _: None)
-        rate = await _sustained(client, stock, WORKLOADS[model])
+        work = WORKLOADS[model, workload]
+        rate = await _sustained(client, stock, work)
         console.print(f"stock order sustains about {rate:.2f} requests/s here", highlight=False)
         arms = (
             Server("stock", stock),
@@ -81,7 +85,7 @@ async def measure(
             Server("prism", prism.url, prism.admin_url.removesuffix("/prism/v1")),
         )
         rates = tuple(round(rate * share, 2) for share in shares)
-        plan = Plan(arms, WORKLOADS[model], rates, seconds, warm_up, repeats, cold=Cold.RESET)
+        plan = Plan(arms, work, rates, seconds, warm_up, repeats, cold=Cold.RESET)
         with progress_shown(plan, console) as begin:
             return Results(plan, [cell async for cell in run(plan, client, begin)])
 
@@ -94,7 +98,7 @@ def _weights(model: str, tokenizer: Path | None) -> Path:
     return tiny_model(tokenizer, YARDSTICK)
 
 
-async def _sustained(client: httpx.AsyncClient, url: str, workload: Rag) -> float:
+async def _sustained(client: httpx.AsyncClient, url: str, workload: Workload) -> float:
     """Requests a second with all places taken, after a warm-up of as many."""
     sessions = workload.draw(2.0 * CALIBRATION, 1.0, seed=1_000)
     await Load(client, url).run_closed(sessions[:CALIBRATION], TOGETHER)
@@ -108,6 +112,7 @@ async def _sustained(client: httpx.AsyncClient, url: str, workload: Rag) -> floa
 
 def main(
     model: Annotated[str, typer.Argument(help="tiny or smollm2.")] = "smollm2",
+    workload: Annotated[str, typer.Option(help="rag or documents.")] = "rag",
     tokenizer: Annotated[Path | None, typer.Option(help="For the tiny model: a tokenizer of up to 16,384 ids.")] = None,
     share: Annotated[list[float] | None, typer.Option(help="Rate over what stock order sustains; repeatable.")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Of a cell, warm-up included.")] = 45.0,
@@ -117,11 +122,12 @@ def main(
     markdown_out: Annotated[Path | None, typer.Option("--markdown", help="Write the report here.")] = None,
 ) -> None:
     """Measure stock vLLM, ContextPilot's alignment before it, and PRISM side by side on this machine."""
-    if model not in ARGUMENTS:
-        raise typer.BadParameter(f"no model {model!r}: choose from {', '.join(ARGUMENTS)}")
+    if (model, workload) not in WORKLOADS:
+        known = ", ".join(" ".join(pair) for pair in WORKLOADS)
+        raise typer.BadParameter(f"no {model!r} with {workload!r}: choose from {known}")
     shares = tuple(share or (0.7, 0.9))
     console = Console(stderr=True)
-    results = asyncio.run(measure(model, tokenizer, shares, seconds, warm_up, repeats, console))
+    results = asyncio.run(measure(model, workload, tokenizer, shares, seconds, warm_up, repeats, console))
     publish(results, json_out, markdown_out)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from prism.bench.arrivals import poisson_times
 from prism.bench.http.load import CHAT_ROUTE, Session, Turn
 from prism.bench.passages import DATA, questions
-from prism.bench.rag_load import draw_load, sessions
+from prism.bench.rag_load import chat_body, draw_load, sessions
 from prism.errors import CallerError, InvalidRequest
 
 COMPLETIONS_ROUTE = "/v1/completions"
@@ -56,6 +56,46 @@ class Rag:
         asked = questions(self.passages, self.longest)
         load = draw_load(asked, rate, seconds, articles=self.articles, seed=seed)
         return sessions(load, self.model, self.max_tokens, reorder=self.reorder)
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Made-up documents, drawn by Zipf's law: many requests share some of few documents, in orders of their own.
+
+    They are the same in every load; which are asked for most depends on the seed.
+
+    Attributes:
+        documents: how many there are.
+        words: of a document, fewest and most; a word is a number of three digits, about four tokens.
+        per_request: different documents of each request.
+        alpha: exponent of Zipf's law.
+    """
+
+    model: str
+    max_tokens: int
+    documents: int = 100
+    words: tuple[int, int] = (16, 48)
+    per_request: int = 5
+    alpha: float = 1.0
+
+    def draw(self, rate: float, seconds: float, seed: int) -> list[Session]:
+        made = random.Random("documents")
+        texts = [f"Document {number}: {_numbers(made, made.randint(*self.words))}" for number in range(self.documents)]
+        rng = random.Random(f"documents {seed}")
+        rng.shuffle(texts)
+        weights = list(itertools.accumulate((rank + 1) ** -self.alpha for rank in range(self.documents)))
+        moments = poisson_times(rng, rate, seconds)
+        return [Session(at, (self._turn(number, texts, weights, rng),)) for number, at in enumerate(moments)]
+
+    def _turn(self, number: int, texts: Sequence[str], weights: Sequence[float], rng: random.Random) -> Turn:
+        drawn: dict[str, None] = {}
+        while len(drawn) < self.per_request:
+            drawn[rng.choices(texts, cum_weights=weights)[0]] = None
+        return Turn(f"documents-{number}", chat_body(list(drawn), _numbers(rng, 4), self.model, self.max_tokens))
+
+
+def _numbers(rng: random.Random, count: int) -> str:
+    return " ".join(str(rng.randint(100, 999)) for _ in range(count))
 
 
 @dataclass(frozen=True, slots=True)
