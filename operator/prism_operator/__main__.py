@@ -50,6 +50,7 @@ class Operator:
         )
         self._workers: list[threading.Thread] = []
         self._schema_trouble = "the cluster's PrismConfig schema is still to be looked at"
+        self._schema_known = False
 
     def run(self) -> int:
         """Returns the exit status once told to stop."""
@@ -96,7 +97,11 @@ class Operator:
         try:
             trouble = outdated(self._api.served_schema(CONFIGS))
         except ApiError as error:
+            if self._schema_known:
+                return
             trouble = f"the cluster's PrismConfig schema cannot be read: {error}"
+        else:
+            self._schema_known = True
         if trouble and trouble != self._schema_trouble:
             _logger.warning("%s", trouble)
         self._schema_trouble = trouble
@@ -119,9 +124,19 @@ class Operator:
         self._stopping.set()
 
     def _watch_over(self) -> None:
-        """Looks at everything again once in a while, until told to stop."""
-        while not self._stopping.wait(self._arguments.resync_seconds):
-            self._reconciler.look_at_everything()
+        """Looks at everything again once in a while, until told to stop.
+
+        The schema too: an older chart, or a repository that is synchronised, may bring an older one at any time.
+        """
+        while not self._stopping.wait(self._pause_seconds()):
+            before = self._schema_trouble
+            self._look_at_schema()
+            if not (before and self._schema_trouble):
+                self._reconciler.look_at_everything()
+
+    def _pause_seconds(self) -> float:
+        soon = min(_SCHEMA_SECONDS, self._arguments.resync_seconds)
+        return soon if self._schema_trouble else self._arguments.resync_seconds
 
     def _end(self) -> int:
         self._reconciler.queue.close()

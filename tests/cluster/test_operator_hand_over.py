@@ -46,11 +46,13 @@ def test_an_older_definition_keeps_the_operator_from_writing(with_kinds: HostApi
     apply = ("apply", "--server-side", "--force-conflicts", "-f", "-")
     with_kinds.kubectl(*apply, stdin=json.dumps(older))
     try:
-        with operator(with_kinds, team.folder, "--lease-name=older", ready=False) as process:
+        with operator(with_kinds, team.folder, "--lease-name=older", "--resync-seconds=2", ready=False) as process:
             team.wait("it says what would be lost", lambda: "would drop spec.limits" in process.probe("readyz")[1])
             assert "older" not in with_kinds.kubectl("get", "leases", "-n", RELEASE)
             with_kinds.kubectl(*apply, stdin=json.dumps(custom_resource_definition()))
             process.wait_ready()
+            with_kinds.kubectl(*apply, stdin=json.dumps(older))
+            team.wait("it notices later too", lambda: "would drop spec.limits" in process.probe("readyz")[1])
     finally:
         with_kinds.kubectl(*apply, stdin=json.dumps(custom_resource_definition()))
 

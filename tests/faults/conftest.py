@@ -33,6 +33,7 @@ class Answer:
     status: int = 0
     text: str = ""
     retry_after: str | None = None
+    connection: str = ""
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -54,12 +55,13 @@ class Client:
 
     async def ask(self, tokens: int = 4, name: str | None = None, **fields: Any) -> Answer:
         """One answer, read to its end."""
-        headers = {"x-request-id": name} if name else {}
+        own = {"x-request-id": name} if name else {}
         try:
-            got = await self.http.post(CHAT, json=self.body(tokens, **fields), headers=headers)
+            got = await self.http.post(CHAT, json=self.body(tokens, **fields), headers=own)
         except httpx.HTTPError:
             return Answer()
-        return Answer(got.status_code, got.text, got.headers.get("retry-after"))
+        headers = got.headers
+        return Answer(got.status_code, got.text, headers.get("retry-after"), headers.get("connection", ""))
 
     def stream(self, tokens: int, name: str | None = None) -> Stream:
         return Stream(self, tokens, name)

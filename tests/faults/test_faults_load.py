@@ -196,8 +196,8 @@ def test_readiness_goes_first_and_liveness_stays(drained: dict[str, Any]) -> Non
     assert (drained["ready"], drained["live"]) == (503, 200)
 
 
-def test_requests_are_still_taken_in_the_delay(drained: dict[str, Any]) -> None:
-    assert drained["meanwhile"].status == 200
+def test_requests_are_still_taken_in_the_delay_and_their_connections_closed(drained: dict[str, Any]) -> None:
+    assert (drained["meanwhile"].status, drained["meanwhile"].connection) == (200, "close")
 
 
 def test_later_ones_are_told_to_go_elsewhere(drained: dict[str, Any]) -> None:
