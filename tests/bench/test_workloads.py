@@ -9,7 +9,8 @@ import pytest
 
 from prism.bench.arrivals import poisson_times
 from prism.bench.scenarios import SCENARIOS, Place
-from prism.bench.workloads import Corpus, RagShape, ZipfLaw, mixed, plain, rag, without_segments
+from prism.bench.workloads import Corpus, RagShape, mixed, plain, rag, without_segments
+from prism.bench.zipf import ZipfLaw
 from prism.core.segments import SegmentKind, segment_identity
 
 SMALL = Corpus.drawn(0, documents=30, shortest=10, longest=20, system_tokens=8)

@@ -101,12 +101,11 @@ def mean_p99_interval(pairs: Sequence[tuple[Point, Point]]) -> Interval | None:
     Returns:
         None under three seeds that all of them have.
     """
-    shared = set.intersection(*({*point.seeds} for pair in pairs for point in pair)) if pairs else set()
-    if len(shared) < FEWEST_SEEDS:
-        return None
-    known = [tuple([_p99(one) for one in point.of(sorted(shared)).outcomes] for point in pair) for pair in pairs]
+    points = over_shared_seeds(*(point for pair in pairs for point in pair)) if pairs else ()
+    p99s = [[_p99(one) for one in point.outcomes] for point in points]
+    known = zip(p99s[::2], p99s[1::2], strict=True)
     carried = [(mine, other) for mine, other in known if INFINITE not in (*mine, *other)]
-    if not carried:
+    if not carried or len(carried[0][0]) < FEWEST_SEEDS:
         return None
     ratios = [[m / o for m, o in zip(mine, other, strict=True)] for mine, other in carried]
     return mean_of([sum(of_seed) / len(of_seed) for of_seed in zip(*ratios, strict=True)])

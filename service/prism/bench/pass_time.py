@@ -25,7 +25,8 @@ from rich.table import Table
 
 from prism.bench.arms import Arm, parse_arm
 from prism.bench.summary import percentile
-from prism.bench.workloads import Corpus, RagPrompts, ZipfLaw, random_tokens
+from prism.bench.workloads import Corpus, RagPrompts, random_tokens
+from prism.bench.zipf import ZipfLaw
 from prism.engine.enginecore.synthetic import EngineLimits, SyntheticRequest
 
 _STEP_SECONDS = 0.04

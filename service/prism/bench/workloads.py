@@ -14,13 +14,12 @@ They come by a Poisson process or as in recorded traffic (`prism.bench.arrivals`
 from __future__ import annotations
 
 import random
-from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Literal
 
+from prism.bench.zipf import ZipfLaw
 from prism.core.segments import PromptPlan, Segment, SegmentKind, fixed_plan, segment_identity
 from prism.engine.enginecore.synthetic import SyntheticRequest
 
@@ -115,23 +114,6 @@ class Question:
 
     tokens: tuple[int, ...]
     passages: tuple[int, ...]
-
-
-class ZipfLaw:
-    """Draws from `range(size)`, index `i` with weight `1 / (i + 1) ** alpha`."""
-
-    def __init__(self, size: int, alpha: float) -> None:
-        self._cumulative = list(accumulate((rank + 1) ** -alpha for rank in range(size)))
-
-    def draw(self, rng: random.Random) -> int:
-        return bisect(self._cumulative, rng.random() * self._cumulative[-1], hi=len(self._cumulative) - 1)
-
-    def draw_distinct(self, rng: random.Random, count: int) -> list[int]:
-        """`count` different indices in the order in which they were drawn."""
-        drawn: dict[int, None] = {}
-        while len(drawn) < count:
-            drawn[self.draw(rng)] = None
-        return list(drawn)
 
 
 def random_tokens(rng: random.Random, count: int) -> list[int]:

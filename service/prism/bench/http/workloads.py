@@ -20,6 +20,7 @@ from prism.bench.arrivals import poisson_times
 from prism.bench.http.load import CHAT_ROUTE, Session, Turn
 from prism.bench.passages import DATA, questions
 from prism.bench.rag_load import chat_body, draw_load, sessions
+from prism.bench.zipf import ZipfLaw
 from prism.errors import CallerError, InvalidRequest
 
 COMPLETIONS_ROUTE = "/v1/completions"
@@ -83,15 +84,13 @@ class Documents:
         texts = [f"Document {number}: {_numbers(made, made.randint(*self.words))}" for number in range(self.documents)]
         rng = random.Random(f"documents {seed}")
         rng.shuffle(texts)
-        weights = list(itertools.accumulate((rank + 1) ** -self.alpha for rank in range(self.documents)))
+        law = ZipfLaw(self.documents, self.alpha)
         moments = poisson_times(rng, rate, seconds)
-        return [Session(at, (self._turn(number, texts, weights, rng),)) for number, at in enumerate(moments)]
+        return [Session(at, (self._turn(number, texts, law, rng),)) for number, at in enumerate(moments)]
 
-    def _turn(self, number: int, texts: Sequence[str], weights: Sequence[float], rng: random.Random) -> Turn:
-        drawn: dict[str, None] = {}
-        while len(drawn) < self.per_request:
-            drawn[rng.choices(texts, cum_weights=weights)[0]] = None
-        return Turn(f"documents-{number}", chat_body(list(drawn), _numbers(rng, 4), self.model, self.max_tokens))
+    def _turn(self, number: int, texts: Sequence[str], law: ZipfLaw, rng: random.Random) -> Turn:
+        drawn = [texts[rank] for rank in law.draw_distinct(rng, self.per_request)]
+        return Turn(f"documents-{number}", chat_body(drawn, _numbers(rng, 4), self.model, self.max_tokens))
 
 
 def _numbers(rng: random.Random, count: int) -> str:
