@@ -15,6 +15,8 @@ def test_percentiles_need_samples_beyond_them() -> None:
     assert list(percentiles(range(40))) == ["P50"]
     assert list(percentiles(range(100))) == ["P50", "P90", "P95"]
     assert list(percentiles(range(500))) == ["P50", "P90", "P95", "P99"]
+    assert list(percentiles(range(4_999))) == ["P50", "P90", "P95", "P99"]
+    assert list(percentiles(range(5_000))) == ["P50", "P90", "P95", "P99", "P99.9"]
 
 
 def test_requests_without_a_first_token_stay_in_the_percentiles() -> None:

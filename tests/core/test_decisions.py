@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prism.config.schema import PrismSpec
 from prism.core.decisions import Admission, Decisions
 from prism.core.demand import Demand
-from prism.core.segments import PromptPlan, Segment, SegmentKind, permute_runs, segment_identity
+from prism.core.segments import PromptPlan, Segment, SegmentKind, permute_plan, permute_runs, segment_identity
 
 BLOCK = 4
 SYSTEM, DOCUMENT, PRIVATE = SegmentKind.SYSTEM, SegmentKind.DOCUMENT, SegmentKind.PRIVATE
@@ -102,7 +102,7 @@ class Engine:
         if order is not None:
             prompt.tokens = permute_runs(prompt.tokens, prompt.plan.movable, order)
             prompt.hashes[:] = hashes_of(prompt.tokens, prompt.plan.namespace)
-            self.decisions.rearranged(name, order)
+            self.decisions.rearranged(name, permute_plan(prompt.plan, order), order)
 
     def allocate(self, name: str) -> int:
         """Returns the tokens found cached."""

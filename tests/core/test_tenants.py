@@ -15,6 +15,7 @@ from prism.core.segments import (
     Segment,
     SegmentKind,
     group_identity,
+    permute_plan,
     segment_identity,
 )
 from prism.core.tree import PROTECTED
@@ -77,7 +78,7 @@ class Engine:
         order = tuple(decisions.arrangement(request) or range(len(asked.documents)))
         prompt.hashes = asked.hashes(name, order)
         if len(order) > 1:
-            decisions.rearranged(request, order)
+            decisions.rearranged(request, permute_plan(prompt.plan, order), order)
         decisions.take(request)
         decisions.admitted(request, decisions.tree.match(prompt.hashes) * TOKENS, 0.0)
         decisions.settle(request, len(order))

@@ -14,7 +14,8 @@ from scipy.stats import DegenerateDataWarning, bootstrap
 BEYOND = 5
 """Samples that must lie beyond a percentile before it is shown."""
 
-LEVELS = (50, 90, 95, 99)
+LEVELS = {"P50": 50.0, "P90": 90.0, "P95": 95.0, "P99": 99.0, "P99.9": 99.9}
+"""Percentiles that are shown, by name."""
 
 BLOCK = 8
 """Consecutive requests that are drawn together: those in one queue are not independent."""
@@ -64,20 +65,20 @@ def percentile_of(level: float) -> Statistic:
     return statistic
 
 
-def allowed_levels(count: int) -> list[int]:
+def allowed_levels(count: int) -> dict[str, float]:
     """Those of `LEVELS` that this many samples carry: at least `BEYOND` of them are expected beyond it."""
-    return [level for level in LEVELS if count * (100 - level) >= BEYOND * 100]
+    return {name: level for name, level in LEVELS.items() if round(count * (100 - level), 6) >= BEYOND * 100}
 
 
 def statistics_for(pairs: int) -> dict[str, Statistic]:
     """What may be compared over this many pairs: the mean, and the percentiles that they carry."""
-    return {"mean": mean} | {f"P{level}": percentile_of(level) for level in allowed_levels(pairs)}
+    return {"mean": mean} | {name: percentile_of(level) for name, level in allowed_levels(pairs).items()}
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """P50, P90, P95 and P99 by nearest rank, as far as the samples carry them; infinite values take part."""
+    """Those of `LEVELS` that the samples carry, by nearest rank; infinite values take part."""
     levels = allowed_levels(len(values))
-    return {f"P{level}": float(np.percentile(values, level, method="inverted_cdf")) for level in levels}
+    return {name: float(np.percentile(values, level, method="inverted_cdf")) for name, level in levels.items()}
 
 
 def paired_ratio(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prism.bench.cells import CellStore
+from prism.bench.estimates import LEVELS
 from prism.bench.findings import INFINITE, Findings, Point, p99_against, p99_interval
 from prism.bench.goals import goals
 from prism.bench.pictures import draw_panel
@@ -77,10 +78,8 @@ def _panel(study: Study, found: Findings, folder: Path) -> Iterator[str]:
         name = f"{study.name}-{panel.scenario}-{panel.model}.svg"
         draw_panel(found, folder / "pictures" / name)
         yield from (f"![P99 TTFT and hit rate against load](pictures/{name})", "")
-    yield from (
-        "| load/s | arm | seeds | requests | hit % | P50 | P90 | P95 | P99 | P99 / strongest | P99 of the rare |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    )
+    columns = ("load/s", "arm", "seeds", "requests", "hit %", *LEVELS, "P99 / strongest", "P99 of the rare")
+    yield from (f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}")
     for load in found.loads:
         strongest = found.strongest(load)
         for arm in panel.arms:
@@ -93,7 +92,7 @@ def _panel(study: Study, found: Findings, folder: Path) -> Iterator[str]:
 
 def _row(point: Point, strongest: Point | None) -> str:
     ttft = point.ttft_s()
-    shown = " | ".join(seconds(ttft.get(level)) for level in ("P50", "P90", "P95", "P99"))
+    shown = " | ".join(seconds(ttft.get(level)) for level in LEVELS)
     name = f"**{point.arm}**" if point.arm == _OURS else point.arm
     requests = f"{point.requests}" + (f" ({point.unfinished} unfinished)" if point.unfinished else "")
     cells = (f"{point.load_per_s:g}", name, str(len(point.outcomes)), requests, f"{point.hit_percent:.1f}", shown)

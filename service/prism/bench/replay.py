@@ -161,11 +161,11 @@ def _ratios(ours: Sequence[RequestRecord], theirs: Sequence[RequestRecord]) -> d
 def table(played: Sequence[Replayed], replay: Replay) -> RenderableType:
     """For a terminal."""
     shown = Table(title="time to first token, seconds", box=box.SIMPLE_HEAD)
-    for column in ("", "requests", *(f"P{level}" for level in LEVELS), "mean", "cached"):
+    for column in ("", "requests", *LEVELS, "mean", "cached"):
         shown.add_column(column, justify="right" if column else "left", no_wrap=True)
     for one in played:
         count = f"{one.requests}" + (f" ({one.unfinished} without a first token)" if one.unfinished else "")
-        levels = (seconds_text(one.ttft_s.get(f"P{level}")) for level in LEVELS)
+        levels = (seconds_text(one.ttft_s.get(level)) for level in LEVELS)
         shown.add_row(one.arm, count, *levels, seconds_text(one.mean_ttft_s), f"{one.hit_rate:.1%}")
     simulated = [one for one in played if one.arm != AS_RECORDED]
     said = [

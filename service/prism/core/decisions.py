@@ -34,7 +34,7 @@ from prism.core.namespace import salt_of
 from prism.core.order import AsWritten, ByUtility, Document, DocumentOrder, TreeWalk, cached_blocks
 from prism.core.retention import DemandAware
 from prism.core.reuse import CachedPrefix, SegmentMemory, SegmentReuse, judge
-from prism.core.segments import PromptPlan, Segment, SegmentKind, permute_plan
+from prism.core.segments import PromptPlan, Segment, SegmentKind
 from prism.core.tree import Anchor, AnchorPoint, DemandAwareRadixTree, Retention
 
 Hashes = Sequence[bytes]
@@ -250,10 +250,10 @@ class Decisions:
         order = self._arrange(prompt)
         return None if order == sorted(order) else order
 
-    def rearranged(self, request: str, order: Sequence[int]) -> None:
-        """The engine has rewritten the prompt so. It is not asked for again."""
+    def rearranged(self, request: str, permuted: PromptPlan, order: Sequence[int]) -> None:
+        """The engine has rewritten the prompt in this order (see `permute_plan`). It is not asked for again."""
         prompt = self._prompts[request]
-        prompt.plan = permute_plan(prompt.plan, order)
+        prompt.plan = permuted
         prompt.order = tuple(order)
 
     def take(self, request: str) -> Waiting | None:

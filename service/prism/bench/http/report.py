@@ -21,7 +21,7 @@ from prism.bench.http.servers import Server
 LATE_S = 0.05
 """A client that sends its 99th percentile request later than this after it was due is part of what it measures."""
 
-_COLUMNS = ("sessions/s", "arm", "requests", "failed", "P50", "P90", "P95", "P99", "mean", "cached", "tokens/s")
+_COLUMNS = ("sessions/s", "arm", "requests", "failed", *LEVELS, "mean", "cached", "tokens/s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def rows(results: Results) -> list[list[str]]:
             one.arm,
             str(one.requests),
             str(one.failed),
-            *(seconds_text(one.ttft_s.get(f"P{level}")) for level in LEVELS),
+            *(seconds_text(one.ttft_s.get(level)) for level in LEVELS),
             seconds_text(one.mean_ttft_s),
             "not said" if one.hit_rate is None else f"{one.hit_rate:.1%}",
             f"{one.output_tokens_per_s:.0f}",

@@ -12,7 +12,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash, generate_block_hash_extra_key
 from vllm.v1.request import Request
 
 from prism.core.namespace import namespace
-from prism.core.segments import PromptPlan, permute_runs
+from prism.core.segments import PromptPlan, permute_plan, permute_runs
 from prism.engine.wire import EXTRA_ARGS_KEY, decode_plan
 
 logger = logging.getLogger(__name__)
@@ -68,10 +68,11 @@ keys."""
 
 
 class _Rewritten(NamedTuple):
-    """A prompt with its runs in another order: its tokens, and the hashes of its full blocks from `first` on."""
+    """A prompt with its runs in another order: plan and tokens, and the hashes of its full blocks from `first` on."""
 
     plan: PromptPlan
     order: list[int]
+    permuted: PromptPlan
     tokens: list[int]
     first: int
     hashes: list[BlockHash]
@@ -111,12 +112,15 @@ class PromptRewriter:
         if len(self._prepared) > self._PREPARED:
             self._prepared.popitem(last=False)
 
-    def rewrite(self, request: Request, plan: PromptPlan, order: list[int]) -> None:
+    def rewrite(self, request: Request, plan: PromptPlan, order: list[int]) -> PromptPlan:
         """vLLM keeps the prompt twice and hands the first to the workers; the views it gives out alias the second, so
         that is changed in place.
 
         Args:
             order: see `permute_runs`; differs from the order as it is.
+
+        Returns:
+            The plan of the prompt as it is now.
         """
         ready = self._prepared.pop(request.request_id, None)
         if ready is None or not ready.answers(plan, order):
@@ -124,6 +128,7 @@ class PromptRewriter:
         request.prompt_token_ids = ready.tokens
         request._all_token_ids[:] = ready.tokens
         request.block_hashes[ready.first :] = ready.hashes
+        return ready.permuted
 
     def order_prepared(self, request_id: str, plan: PromptPlan) -> list[int] | None:
         """The order that is ready for this request, if one is."""
@@ -141,7 +146,7 @@ class PromptRewriter:
         # Hashes are chained: those before the first token that changed still hold.
         first = plan.movable[moved][0] // self._block_tokens
         hashes = self._hashes(request, tokens, first) if request.block_hashes else []
-        return _Rewritten(plan, order, tokens, first, hashes)
+        return _Rewritten(plan, order, permute_plan(plan, order), tokens, first, hashes)
 
     def _hashes(self, request: Request, tokens: list[int], first: int) -> list[BlockHash]:
         size, known = self._block_tokens, self._young

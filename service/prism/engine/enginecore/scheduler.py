@@ -265,8 +265,8 @@ class DemandAwareScheduling(_Base):
     def prepare_head(self, request: Request) -> None:
         rearrangement = self._rearrangement(request, take_prepared=True)
         if rearrangement is not None:
-            self._rewriter.rewrite(request, *rearrangement)
-            self.decisions.rearranged(request.request_id, rearrangement[1])
+            permuted = self._rewriter.rewrite(request, *rearrangement)
+            self.decisions.rearranged(request.request_id, permuted, rearrangement[1])
 
     def _rearrangement(self, request: Request, *, take_prepared: bool) -> tuple[PromptPlan, list[int]] | None:
         """The plan of a prompt that should be rewritten, and the order its runs should take."""
