@@ -80,6 +80,14 @@ def test_clairvoyant_eviction_keeps_the_order_and_finds_more() -> None:
     assert sum(by_name.values()) >= sum(one.cached_tokens for one in ours.records)
 
 
+def test_where_nothing_is_given_up_all_is_found_but_what_runs_has_no_more_room() -> None:
+    kept, endless, stock = (small(arm, kv_share=0.05) for arm in ("stock-kept", "stock-endless", "stock"))
+    found = [sum(one.cached_tokens for one in run.records) for run in (kept, endless, stock)]
+    assert found[0] > found[2]
+    assert found[0] == pytest.approx(found[1], rel=0.05)
+    assert max(one.scheduled for one in kept.passes) < max(one.scheduled for one in endless.passes)
+
+
 def test_finer_blocks_find_at_least_as_much() -> None:
     blocks, tokens = small("sglang"), small("sglang-token")
     assert sum(one.cached_tokens for one in tokens.records) >= sum(one.cached_tokens for one in blocks.records)

@@ -33,6 +33,7 @@ class Arm:
     Attributes:
         spec: written as in a settings document; a class without settings has None.
         endless_cache: a KV cache that never fills: a bound, not a policy.
+        keeps_all: nothing that was cached is ever given up, though what runs has no more room than ever: a bound.
         play: policies in place of those that the spec names.
         front: made for an engine, stands before it.
         declares: whether it gets to know which documents may move; an order of SGLang's knows of none.
@@ -44,6 +45,7 @@ class Arm:
     scheduler_class: str
     spec: Mapping[str, Any] | None = None
     endless_cache: bool = False
+    keeps_all: bool = False
     play: Play | None = None
     front: Stand | None = None
     declares: bool = True
@@ -72,7 +74,7 @@ class Arm:
 
     def definition(self) -> dict[str, Any]:
         """All that its results depend on, as plain values; code goes by the arm's name."""
-        return {
+        plain = {
             "name": self.name,
             "scheduler_class": self.scheduler_class,
             "spec": dict(self.spec) if self.spec is not None else None,
@@ -81,6 +83,8 @@ class Arm:
             "block_tokens": self.block_tokens,
             "after": self.after,
         }
+        # Only where it is so: cells that were run before it could be are still what they were.
+        return plain | ({"keeps_all": True} if self.keeps_all else {})
 
 
 def _settings(order: str, retention: str, **scheduler: Any) -> dict[str, Any]:
@@ -151,14 +155,13 @@ _LIST = (
     *(_retained(f"prism-ttl-{lifetime}", partial(TimeToLive, lifetime)) for lifetime in (250, 1000)),
     Arm("prism-belady", PRISM_SCHEDULER, _settings("FCFS", "LRU"), after="prism"),
     Arm("fcfs-belady", PRISM_SCHEDULER, _settings("FCFS", "LRU"), after="stock"),
+    Arm("stock-kept", STOCK_SCHEDULER, keeps_all=True),
     Arm("stock-endless", STOCK_SCHEDULER, endless_cache=True),
     Arm("prism-endless", PRISM_SCHEDULER, _settings("Prism", "LRU"), endless_cache=True),
 )
 
 ARMS: dict[str, Arm] = {arm.name: arm for arm in _LIST}
 """`stock` is vLLM's own class; `fcfs` must decide as it does. Endless caches and clairvoyant eviction are bounds."""
-
-BOUNDS = tuple(arm.name for arm in _LIST if arm.endless_cache or arm.after is not None)
 
 BASELINES = (
     "stock",

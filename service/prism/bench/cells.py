@@ -138,10 +138,10 @@ class Setting:
 
     def limits(self, arm: Arm) -> EngineLimits:
         limits = self.engine or self.cost.limits(self.kv_share)
+        enough = self.workload.tokens() // limits.block_tokens + 2 * len(self.workload) + 1
         if arm.endless_cache:
-            blocks = self.workload.tokens() // limits.block_tokens + 2 * len(self.workload) + 1
-            return replace(limits, kv_blocks=blocks)
-        return limits
+            return replace(limits, kv_blocks=enough)
+        return replace(limits, kept_blocks=enough) if arm.keeps_all else limits
 
 
 OnPass = Callable[[int], None]

@@ -127,6 +127,10 @@ def _agents(found: Findings) -> Iterator[Goal]:
         ours, theirs = over_shared_seeds(ours, theirs)
         points = f"hit {ours.hit_percent - theirs.hit_percent:+.1f} points"
         here = f"{_change(p99_against(ours, theirs))} ({theirs.arm}), {points}"
+        kept = found.get("stock-kept", load)
+        bound = p99_against(kept, theirs) if kept is not None else None
+        if bound is not None:
+            here += f" (stock with nothing cached ever given up: {_change(bound)})"
         tight = found.panel.scenario == "agents-tight"
         goal = "−40 % or better at hit ≥ −0.5" if tight else "equal to stock within 2 %"
         where = f"{found.panel.title}, {load:g} sessions/s: P99 against the strongest"

@@ -145,7 +145,7 @@ STUDIES: dict[str, Study] = {
                     scenario,
                     "qwen3-4b",
                     _own_loads(scenario, "qwen3-4b"),
-                    (*_IN_ORDER, "paper", "prism"),
+                    (*_IN_ORDER, "paper", "prism", "stock-kept"),
                     _IN_ORDER,
                     seconds=_SESSION_SECONDS,
                 )

@@ -260,6 +260,8 @@ def build_scheduler(
         block_size=limits.block_tokens,
         log_stats=False,
     )
+    # Both queues of free blocks count by what is taken and given back, so so many are never free.
+    scheduler.kv_cache_manager.block_pool.free_block_queue.num_free_blocks -= limits.kept_blocks
     return scheduler
 
 
@@ -285,7 +287,7 @@ def build_config(limits: EngineLimits, additional_config: Mapping[str, Any] | No
         )
     # vLLM turns asynchronous scheduling off on a processor; the device that is simulated has it.
     config.scheduler_config.async_scheduling = limits.asynchronous
-    config.cache_config.num_gpu_blocks = limits.kv_blocks
+    config.cache_config.num_gpu_blocks = limits.kv_blocks + limits.kept_blocks
     return config
 
 
@@ -348,7 +350,7 @@ def _scheduler_config(limits: EngineLimits) -> SchedulerConfig:
 def _kv_cache_config(limits: EngineLimits) -> KVCacheConfig:
     attention = FullAttentionSpec(block_size=limits.block_tokens, num_kv_heads=1, head_size=64, dtype=torch.float32)
     return KVCacheConfig(
-        num_blocks=limits.kv_blocks,
+        num_blocks=limits.kv_blocks + limits.kept_blocks,
         kv_cache_tensors=[],
         kv_cache_groups=[KVCacheGroupSpec(["layer"], attention)],
     )

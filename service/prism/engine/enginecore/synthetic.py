@@ -24,6 +24,8 @@ class EngineLimits:
         vocabulary: token ids are below it.
         asynchronous: whether a step is scheduled while the one before it runs.
         policy: vLLM's own `fcfs` or `priority`.
+        kept_blocks: beyond `kv_blocks`, and no request may fill them: room in which cached prefixes stay. No engine has
+            such; it is for bounds.
     """
 
     kv_blocks: int
@@ -34,6 +36,7 @@ class EngineLimits:
     vocabulary: int = 151_936
     asynchronous: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
+    kept_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
