@@ -214,7 +214,7 @@ def _health_panels() -> list[Panel]:
                 (f"sum by ({m.MODEL_NAME}) ({_rate(m.REQUESTS, _FAILED)})", f"failed {_braced(m.MODEL_NAME)}"),
                 (
                     f"sum by ({m.MODEL_NAME}) ({_rate(m.REFUSED_REQUESTS, _ENGINE_LOST)})",
-                    f"engine dead {_braced(m.MODEL_NAME)}",
+                    f"engine lost {_braced(m.MODEL_NAME)}",
                 ),
             ],
         ),

@@ -65,9 +65,14 @@ def percentile_of(level: float) -> Statistic:
     return statistic
 
 
+def carries(count: int, level: float) -> bool:
+    """Whether this many samples carry this percentile: at least `BEYOND` of them are expected beyond it."""
+    return round(count * (100 - level), 6) >= BEYOND * 100
+
+
 def allowed_levels(count: int) -> dict[str, float]:
-    """Those of `LEVELS` that this many samples carry: at least `BEYOND` of them are expected beyond it."""
-    return {name: level for name, level in LEVELS.items() if round(count * (100 - level), 6) >= BEYOND * 100}
+    """Those of `LEVELS` that this many samples carry."""
+    return {name: level for name, level in LEVELS.items() if carries(count, level)}
 
 
 def statistics_for(pairs: int) -> dict[str, Statistic]:
@@ -75,10 +80,15 @@ def statistics_for(pairs: int) -> dict[str, Statistic]:
     return {"mean": mean} | {name: percentile_of(level) for name, level in allowed_levels(pairs).items()}
 
 
+def percentile(values: Sequence[float], level: float) -> float | None:
+    """By nearest rank; infinite values take part. None where the samples do not carry it."""
+    return float(np.percentile(values, level, method="inverted_cdf")) if carries(len(values), level) else None
+
+
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Those of `LEVELS` that the samples carry, by nearest rank; infinite values take part."""
-    levels = allowed_levels(len(values))
-    return {name: float(np.percentile(values, level, method="inverted_cdf")) for name, level in levels.items()}
+    """Those of `LEVELS` that the samples carry."""
+    found = {name: percentile(values, level) for name, level in LEVELS.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def paired_ratio(
@@ -146,4 +156,4 @@ def seconds_text(value: float | None) -> str:
     """As tables show it; a dash for what there are no samples for."""
     if value is None:
         return "–"
-    return "∞" if np.isinf(value) else f"{value:.3f}" if value < 1 else f"{value:.2f}"
+    return "∞" if np.isinf(value) else f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"

@@ -65,7 +65,8 @@ def _load(found: Findings) -> Iterator[Goal]:
     mean = _change(sum(ratio for *_, ratio in pairs) / len(pairs))
     interval = mean_p99_interval([(ours, theirs) for _, ours, theirs, _ in pairs])
     if interval is not None:
-        mean += f" (seed by seed {_change(interval.low)} to {_change(interval.high)})"
+        bounds = f"{_change(interval.low)} to {_change(interval.high)}"
+        mean += f" (seed by seed {_change(interval.value)}, {bounds})"
     yield Goal(where, "−30 % or better", mean, seeds, _PAPER_P99[panel.model])
     knee = KNEE_PER_S.get((panel.scenario, panel.model))
     for load, _, _, ratio in pairs:
@@ -142,11 +143,11 @@ def _fixed(found: Findings) -> Iterator[Goal]:
         ours, stock, bound = _ours(found, load), found.get("stock", load), found.get("fcfs-belady", load)
         if ours is None or stock is None:
             continue
-        ours, stock = over_shared_seeds(ours, stock)
         here = _over_stock(ours, stock)
         if bound is not None:
             here += f" (Belady's: {_over_stock(bound, stock)})"
-        yield Goal(f"{found.panel.title}, {load:g}/s", "hit +1 point, P99 × 0.95 of stock's", here, _seeds([ours]), "–")
+        seeds = _seeds(over_shared_seeds(ours, stock))
+        yield Goal(f"{found.panel.title}, {load:g}/s", "hit +1 point, P99 × 0.95 of stock's", here, seeds, "–")
 
 
 def _over_stock(point: Point, stock: Point) -> str:

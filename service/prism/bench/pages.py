@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prism.bench.cells import CellStore
-from prism.bench.estimates import LEVELS
+from prism.bench.estimates import LEVELS, seconds_text
 from prism.bench.findings import INFINITE, Findings, Point, p99_against, p99_interval
 from prism.bench.goals import goals
 from prism.bench.pictures import draw_panel
@@ -92,11 +92,11 @@ def _panel(study: Study, found: Findings, folder: Path) -> Iterator[str]:
 
 def _row(point: Point, strongest: Point | None) -> str:
     ttft = point.ttft_s()
-    shown = " | ".join(seconds(ttft.get(level)) for level in LEVELS)
+    shown = " | ".join(seconds_text(ttft.get(level)) for level in LEVELS)
     name = f"**{point.arm}**" if point.arm == _OURS else point.arm
     requests = f"{point.requests}" + (f" ({point.unfinished} unfinished)" if point.unfinished else "")
     cells = (f"{point.load_per_s:g}", name, str(len(point.outcomes)), requests, f"{point.hit_percent:.1f}", shown)
-    return f"| {' | '.join(cells)} | {_against(point, strongest)} | {seconds(point.rare_p99_s())} |"
+    return f"| {' | '.join(cells)} | {_against(point, strongest)} | {seconds_text(point.rare_p99_s())} |"
 
 
 def _against(point: Point, strongest: Point | None) -> str:
@@ -105,7 +105,7 @@ def _against(point: Point, strongest: Point | None) -> str:
     if strongest.arm == point.arm:
         return "strongest"
     interval = p99_interval(point, strongest)
-    return str(interval) if interval is not None else ratio(p99_against(point, strongest))
+    return str(interval) if interval is not None else _ratio(p99_against(point, strongest))
 
 
 def _knees(found: Findings) -> Iterator[str]:
@@ -119,15 +119,7 @@ def _knees(found: Findings) -> Iterator[str]:
     yield ""
 
 
-def seconds(value: float | None) -> str:
-    if value is None:
-        return "–"
-    if value == INFINITE:
-        return "∞"
-    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
-
-
-def ratio(value: float | None) -> str:
+def _ratio(value: float | None) -> str:
     if value is None:
         return "–"
     return "∞" if value == INFINITE else f"{value:.2f}"

@@ -24,7 +24,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from prism.bench.arms import Arm, parse_arm
-from prism.bench.summary import percentile
+from prism.bench.estimates import percentile
 from prism.bench.workloads import Corpus, RagPrompts, random_tokens
 from prism.bench.zipf import ZipfLaw
 from prism.engine.enginecore.synthetic import EngineLimits, SyntheticRequest
@@ -45,7 +45,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class PassTimes:
-    """Thread CPU milliseconds. `p999_ms` is None under 3,000 passes."""
+    """Thread CPU milliseconds. `p999_ms` is None under 5,000 passes."""
 
     arm: str
     waiting: int
@@ -113,7 +113,7 @@ class Bench:
             float(np.mean(self._running)),
             float(taken.mean()),
             float(np.median(taken)),
-            percentile(self._schedule_ms, 0.999),
+            percentile(self._schedule_ms, 99.9),
             float(taken.max()),
             float(np.mean(self._beside_ms)),
             float(np.mean(self._update_ms or [0.0])),
@@ -180,7 +180,7 @@ def main(
     arm: Annotated[list[str] | None, typer.Option(help="Name, or name=CLASS:{JSON spec}; repeatable.")] = None,
     waiting: Annotated[list[int] | None, typer.Option(help="Waiting requests; repeatable.")] = None,
     running: Annotated[int, typer.Option(help="Running requests.")] = 250,
-    passes: Annotated[int, typer.Option(help="Passes measured; 3,000 and more for a P99.9.")] = 3000,
+    passes: Annotated[int, typer.Option(help="Passes measured; 5,000 and more for a P99.9.")] = 5000,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write all rows here.")] = None,
 ) -> None:
     """Compare what a scheduler pass costs."""

@@ -22,7 +22,7 @@ from rich.table import Table
 from prism.bench.arms import ARMS, Arm, parse_arm
 from prism.bench.cells import Setting, charge_of, play
 from prism.bench.cost_model import MODELS, read_cost_model
-from prism.bench.estimates import Interval, mean, paired_ratio
+from prism.bench.estimates import Interval, mean, paired_ratio, seconds_text
 from prism.bench.fit import fit, measure
 from prism.bench.scenarios import SCENARIOS, Scenario
 from prism.bench.simulator import Charge, PassCharge, SimulationResult
@@ -147,17 +147,13 @@ def table(rows: Sequence[Row]) -> Table:
         shown.add_column(heading, justify="left" if heading == "arm" else "right")
     for row in rows:
         one = row.summary
-        ttft = (_seconds(s) for s in (one.ttft_p50_s, one.ttft_p90_s, one.ttft_p99_s))
+        ttft = (seconds_text(s) for s in (one.ttft_p50_s, one.ttft_p90_s, one.ttft_p99_s))
         ratio = "" if row.p99_ratio is None else str(row.p99_ratio)
         millis = (f"{ms:.2f}" for ms in (one.pass_mean_ms, one.pass_max_ms))
         count = str(one.requests) + (f" ({one.unfinished} unfinished)" if one.unfinished else "")
         hit = f"{one.hit_percent:.1f}"
-        shown.add_row(f"{row.load_per_s:g}", row.arm, count, hit, *ttft, ratio, _seconds(one.wait_p99_s), *millis)
+        shown.add_row(f"{row.load_per_s:g}", row.arm, count, hit, *ttft, ratio, seconds_text(one.wait_p99_s), *millis)
     return shown
-
-
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}" if value < 1 else f"{value:.2f}"
 
 
 def progress_bars() -> Progress:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prism.bench.estimates import percentile
 from prism.bench.simulator import RequestRecord, SimulationResult
-
-_SAMPLES_BEYOND = 3
-"""A percentile is shown when this many samples are expected beyond it; fewer are anecdotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +42,6 @@ class Summary:
     cpu_s: float
 
 
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """Nearest rank; None if fewer than three samples are expected beyond it (or below it, under the median)."""
-    if len(values) * min(share, 1 - share) < _SAMPLES_BEYOND:
-        return None
-    return float(np.sort(np.asarray(values))[min(len(values) - 1, int(np.ceil(share * len(values))) - 1)])
-
-
 def summarize(results: Sequence[SimulationResult], after_s: float = 0.0) -> Summary:
     """One summary of several runs; requests that arrived before `after_s` are left out as warm-up."""
     records = [one for result in results for one in result.records if one.arrived_s >= after_s]
@@ -62,10 +53,10 @@ def summarize(results: Sequence[SimulationResult], after_s: float = 0.0) -> Summ
         unfinished=sum(one.finished_s is None for one in records),
         hit_percent=hit_percent(records),
         ttft_mean_s=float(np.mean(ttft)) if ttft else 0.0,
-        ttft_p50_s=percentile(ttft, 0.5),
-        ttft_p90_s=percentile(ttft, 0.9),
-        ttft_p99_s=percentile(ttft, 0.99),
-        wait_p99_s=percentile([_wait_s(one) for one in records], 0.99),
+        ttft_p50_s=percentile(ttft, 50),
+        ttft_p90_s=percentile(ttft, 90),
+        ttft_p99_s=percentile(ttft, 99),
+        wait_p99_s=percentile([_wait_s(one) for one in records], 99),
         pass_mean_ms=float(passes.mean()),
         pass_p999_ms=float(np.quantile(passes, 0.999)),
         pass_max_ms=float(passes.max()),

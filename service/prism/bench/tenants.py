@@ -20,9 +20,10 @@ from prism.bench.arms import Arm, parse_arm
 from prism.bench.arrivals import POISSON, arrival_times
 from prism.bench.cells import Setting, charge_of, play
 from prism.bench.cost_model import read_cost_model
+from prism.bench.estimates import percentile
 from prism.bench.scenarios import OUTPUT_TOKENS
 from prism.bench.simulator import RequestRecord
-from prism.bench.summary import hit_percent, percentile
+from prism.bench.summary import hit_percent
 from prism.bench.workloads import Arrival, Corpus, RagShape, Workload, mixed, rag
 from prism.core.namespace import namespace
 
@@ -101,7 +102,7 @@ def table(rows: Sequence[tuple[str, list[RequestRecord]]], traffic: Traffic) -> 
     for arm, records in rows:
         for tenant in (QUIET, FLOOD):
             own = [record for record in records if record.name.startswith(tenant)]
-            found = [percentile([record.ttft_s for record in own], share) for share in (0.5, 0.9, 0.99)]
+            found = [percentile([record.ttft_s for record in own], level) for level in (50, 90, 99)]
             cells = ["–" if value is None else f"{value:.2f}" for value in found]
             shown.add_row(arm, tenant, str(len(own)), f"{hit_percent(own):.1f}", *cells)
     return shown
