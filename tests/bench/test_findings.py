@@ -190,7 +190,7 @@ def test_pages_are_written_for_what_was_run_only(tmp_path: Path) -> None:
     for arm in ("stock", "prism"):
         cell = panel.cell(arm, panel.loads_per_s[0], 1)
         store.put(Outcome(cell.key, cell.definition(), summary(800, 0, 17.0), [100] * 800))
-    write_pages(tmp_path, SEEDS)
+    write_pages(tmp_path, len(SEEDS))
     assert sorted(path.name for path in tmp_path.glob("*.md")) == ["fixed.md", "index.md"]
     assert "| 7 | **prism** | 1 | 800 | 17.0 |" in (tmp_path / "fixed.md").read_text()
 
@@ -203,6 +203,6 @@ def test_pages_of_equal_cells_are_equal(tmp_path: Path) -> None:
             for arm in ("stock", "prism"):
                 cell = panel.cell(arm, load, 1)
                 store.put(Outcome(cell.key, cell.definition(), summary(800, 0, 40.0), list(range(800))))
-        write_pages(folder, SEEDS)
+        write_pages(folder, len(SEEDS))
     pictures = [(tmp_path / name / "pictures" / "load-rag-qwen3-4b.svg").read_bytes() for name in ("one", "two")]
     assert pictures[0] == pictures[1]

@@ -15,13 +15,17 @@ from prism.bench.studies import P99_BOUND_S, STUDIES, Study
 _OURS = "prism"
 
 
-def write_pages(folder: Path, seeds: Sequence[int]) -> None:
-    """Writes Markdown and pictures from the stored cells; a study without any has no page, nor keeps an old one."""
+def write_pages(folder: Path, runs: int | None = None) -> None:
+    """Writes Markdown and pictures from the stored cells; a study without any has no page, nor keeps an old one.
+
+    Args:
+        runs: of each cell, where they are not those of its study.
+    """
     store = CellStore(folder / "cells")
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
     written = []
     for study in STUDIES.values():
-        found = [Findings.of(panel, seeds, store) for panel in study.panels]
+        found = [Findings.of(panel, study.seeds(runs), store) for panel in study.panels]
         page = folder / f"{study.name}.md"
         if any(one.compares for one in found):
             page.write_text(_page(study, found, folder), encoding="utf-8")

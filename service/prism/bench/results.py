@@ -1,6 +1,6 @@
 """`make results`: every study's cells run, and `docs/results` written from them.
 
-    python -m prism.bench.results run [STUDY …] --seeds 5     run what is missing, then write
+    python -m prism.bench.results run [STUDY …] --seeds 3     run what is missing, then write
     python -m prism.bench.results write                       write from what was run
     python -m prism.bench.results check                       run a sample of the cells again and compare
 
@@ -29,7 +29,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_
 
 _FOLDER = Path("docs/results")
 _STUDIES = Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(STUDIES)}; all of them without.")]
-_SEEDS = Annotated[int, typer.Option(help="Seeds 1 to this.", min=1)]
+_SEEDS = Annotated[int | None, typer.Option(help="Seeds 1 to this; without, as many as a study takes.", min=1)]
 _OUT = Annotated[Path, typer.Option(help="Folder of pages and cells.")]
 _PROCESSES = Annotated[int, typer.Option(help="Cells at once.", min=1)]
 
@@ -37,7 +37,7 @@ _PROCESSES = Annotated[int, typer.Option(help="Cells at once.", min=1)]
 @app.command()
 def run(
     studies: _STUDIES = None,
-    seeds: _SEEDS = 5,
+    seeds: _SEEDS = None,
     processes: _PROCESSES = 2,
     out: _OUT = _FOLDER,
     model: Annotated[str, typer.Option(help=f"Only cells of this one of {', '.join(MODELS)}.")] = "",
@@ -48,7 +48,7 @@ def run(
 ) -> None:
     """Run the cells that are missing, then write the pages."""
     chosen = _chosen(studies)
-    cells = [cell for name in chosen for cell in STUDIES[name].cells(range(1, seeds + 1))]
+    cells = [cell for name in chosen for cell in STUDIES[name].cells(STUDIES[name].seeds(seeds))]
     wanted = [
         cell
         for cell in cells
@@ -58,13 +58,13 @@ def run(
         and (not load or cell.load_per_s in load)
     ]
     _run(wanted, CellStore(out / "cells"), processes, most)
-    write_pages(out, range(1, seeds + 1))
+    write_pages(out, seeds)
 
 
 @app.command()
-def write(seeds: _SEEDS = 5, out: _OUT = _FOLDER) -> None:
+def write(seeds: _SEEDS = None, out: _OUT = _FOLDER) -> None:
     """Write the pages from the cells that are there."""
-    write_pages(out, range(1, seeds + 1))
+    write_pages(out, seeds)
 
 
 @app.command()
