@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 
 from prism.bench.cells import Cell, CellStore, Outcome, outcome
+from prism.engine.enginecore.harness import quiet_vllm
 
 Done = Callable[[Cell, Outcome], None]
 
@@ -29,14 +29,14 @@ def run_cells(cells: Sequence[Cell], store: CellStore, processes: int, done: Don
         DataMissing: a workload needs data that are not here.
     """
     if processes == 1:
-        _be_quiet()
+        quiet_vllm()
         for cell in cells:
             _keep(cell, outcome(cell), store, done)
         return
     context = get_context("forkserver")
     # vLLM is imported once, and not by each worker.
     context.set_forkserver_preload(["prism.bench.cells"])
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_be_quiet) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=quiet_vllm) as pool:
         running: dict[Future[Outcome], Cell] = {pool.submit(outcome, cell): cell for cell in cells}
         try:
             while running:
@@ -50,7 +50,3 @@ def run_cells(cells: Sequence[Cell], store: CellStore, processes: int, done: Don
 def _keep(cell: Cell, found: Outcome, store: CellStore, done: Done) -> None:
     store.put(found)
     done(cell, found)
-
-
-def _be_quiet() -> None:
-    logging.getLogger("vllm").setLevel(logging.ERROR)

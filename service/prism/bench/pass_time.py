@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from prism.bench.arms import Arm, parse_arm
 from prism.bench.estimates import percentile
 from prism.bench.workloads import Corpus, RagPrompts, random_tokens
 from prism.bench.zipf import ZipfLaw
+from prism.engine.enginecore.harness import quiet_vllm
 from prism.engine.enginecore.synthetic import EngineLimits, SyntheticRequest
 
 _STEP_SECONDS = 0.04
@@ -184,7 +184,7 @@ def main(
     json_out: Annotated[Path | None, typer.Option("--json", help="Write all rows here.")] = None,
 ) -> None:
     """Compare what a scheduler pass costs."""
-    logging.getLogger("vllm").setLevel(logging.ERROR)
+    quiet_vllm()
     try:
         arms = [parse_arm(text) for text in arm or ["stock", "prism"]]
     except ValueError as error:

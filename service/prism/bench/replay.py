@@ -7,7 +7,6 @@ when it came, however fast an arm has answered the one before.
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from prism.bench.recorded_traffic import Traffic, read_traffic
 from prism.bench.sim import progress_bars
 from prism.bench.simulator import RequestRecord
 from prism.bench.summary import hit_percent
+from prism.engine.enginecore.harness import quiet_vllm
 from prism.engine.enginecore.synthetic import EngineLimits
 from prism.errors import DeploymentError, PrismError
 
@@ -200,7 +200,7 @@ def replay_command(
     json_out: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Say what other policies would have done with recorded traffic: vLLM's own scheduler, a virtual clock."""
-    logging.getLogger("vllm").setLevel(logging.ERROR)
+    quiet_vllm()
     console = Console(stderr=True)
     try:
         arms = tuple(map(parse_arm, policy or ["stock", "prism"]))

@@ -23,6 +23,7 @@ from prism.bench.grid import missing, run_cells
 from prism.bench.pages import write_pages
 from prism.bench.sim import progress_bars
 from prism.bench.studies import KNEE_PER_S, MODELS, STUDIES, Panel
+from prism.engine.enginecore.harness import quiet_vllm
 from prism.errors import PrismError
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_is_help=True)
@@ -32,6 +33,12 @@ _STUDIES = Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(STUDI
 _SEEDS = Annotated[int | None, typer.Option(help="Seeds 1 to this; without, as many as a study takes.", min=1)]
 _OUT = Annotated[Path, typer.Option(help="Folder of pages and cells.")]
 _PROCESSES = Annotated[int, typer.Option(help="Cells at once.", min=1)]
+
+
+@app.callback()
+def be_quiet() -> None:
+    """The tables and figures of docs/results."""
+    quiet_vllm()
 
 
 @app.command()

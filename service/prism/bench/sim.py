@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from prism.bench.fit import fit, measure
 from prism.bench.scenarios import SCENARIOS, Scenario
 from prism.bench.simulator import Charge, PassCharge, SimulationResult
 from prism.bench.summary import Summary, summarize
+from prism.engine.enginecore.harness import quiet_vllm
 from prism.errors import PrismError
 
 FEWEST_SEEDS = 3
@@ -191,7 +191,7 @@ def sim(
     """Compare schedulers on a simulated device: vLLM's own scheduler, a virtual clock, no model."""
     if context.invoked_subcommand is not None:
         return
-    logging.getLogger("vllm").setLevel(logging.ERROR)
+    quiet_vllm()
     chosen, arms = _chosen(scenario, model, arm or ["stock", "prism"], load, charge)
     loads = tuple(load or chosen.loads_per_s[model])
     numbers = tuple(range(first_seed, first_seed + seeds))

@@ -6,7 +6,6 @@ a margin: the paired interval over seeds of a ratio must lie on the right side o
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -22,6 +21,7 @@ from prism.bench.cost_model import MODELS, CostModel
 from prism.bench.estimates import Interval, mean, paired_ratio
 from prism.bench.scenarios import Place, Plain, Rag
 from prism.bench.summary import hit_percent
+from prism.engine.enginecore.harness import quiet_vllm
 
 SEEDS = (1, 2, 3, 4)
 _SECONDS = 45.0
@@ -135,7 +135,7 @@ def run_all(processes: int) -> Runs:
     todo = [(regime, arm, seed) for regime in REGIMES for arm in regime.arms for seed in SEEDS]
     context = get_context("forkserver")
     context.set_forkserver_preload(["prism.bench.cells"])
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_be_quiet) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=quiet_vllm) as pool:
         found = list(pool.map(run_one, *zip(*todo, strict=True)))
     runs: Runs = {}
     for (regime, arm, _), run in zip(todo, found, strict=True):
@@ -148,10 +148,6 @@ def report(runs: Runs) -> Iterator[tuple[bool, str]]:
     for promise in PROMISES:
         holds = promise.holds(runs)
         yield holds, f"{'holds ' if holds else 'BROKEN'}  {promise.text:62} {promise.shown(runs)}"
-
-
-def _be_quiet() -> None:
-    logging.getLogger("vllm").setLevel(logging.ERROR)
 
 
 def main(arguments: Sequence[str]) -> int:

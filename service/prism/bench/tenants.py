@@ -7,7 +7,6 @@ what arrived in that third, for each tenant.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -26,6 +25,7 @@ from prism.bench.simulator import RequestRecord
 from prism.bench.summary import hit_percent
 from prism.bench.workloads import Arrival, Corpus, RagShape, Workload, mixed, rag
 from prism.core.namespace import namespace
+from prism.engine.enginecore.harness import quiet_vllm
 
 QUIET, FLOOD = "quiet", "flood"
 
@@ -117,7 +117,7 @@ def main(
     seeds: Annotated[int, typer.Option(help="Number of runs that are pooled.")] = 2,
 ) -> None:
     """Compare what a quiet tenant waits for."""
-    logging.getLogger("vllm").setLevel(logging.ERROR)
+    quiet_vllm()
     try:
         arms = [parse_arm(text) for text in arm or CHOICES]
     except ValueError as error:

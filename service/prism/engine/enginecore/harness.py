@@ -10,6 +10,7 @@ Nothing here reads a clock but `time.thread_time`, to say what a pass cost.
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 import time
 from collections import deque
@@ -50,6 +51,11 @@ _MODEL_CONFIG = {
     "head_dim": 64,
     "torch_dtype": "float32",
 }
+
+
+def quiet_vllm() -> None:
+    """From now on vLLM logs errors only: each engine that is built would log a dozen lines."""
+    logging.getLogger("vllm").setLevel(logging.ERROR)
 
 
 @dataclass(slots=True)
