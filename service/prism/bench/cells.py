@@ -138,10 +138,10 @@ class Setting:
 
     def limits(self, arm: Arm) -> EngineLimits:
         limits = self.engine or self.cost.limits(self.kv_share)
+        if not (arm.endless_cache or arm.keeps_all):
+            return limits
         enough = self.workload.tokens() // limits.block_tokens + 2 * len(self.workload) + 1
-        if arm.endless_cache:
-            return replace(limits, kv_blocks=enough)
-        return replace(limits, kept_blocks=enough) if arm.keeps_all else limits
+        return replace(limits, kept_blocks=enough) if arm.keeps_all else replace(limits, kv_blocks=enough)
 
 
 OnPass = Callable[[int], None]

@@ -82,7 +82,7 @@ def statistics_for(pairs: int) -> dict[str, Statistic]:
 
 def percentile(values: Sequence[float], level: float) -> float | None:
     """By nearest rank; infinite values take part. None where the samples do not carry it."""
-    return float(np.percentile(values, level, method="inverted_cdf")) if carries(len(values), level) else None
+    return float(percentile_of(level)(np.asarray(values), 0)) if carries(len(values), level) else None
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:

@@ -29,7 +29,6 @@ def run_cells(cells: Sequence[Cell], store: CellStore, processes: int, done: Don
         DataMissing: a workload needs data that are not here.
     """
     if processes == 1:
-        quiet_vllm()
         for cell in cells:
             _keep(cell, outcome(cell), store, done)
         return

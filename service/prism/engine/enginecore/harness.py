@@ -266,7 +266,7 @@ def build_scheduler(
         block_size=limits.block_tokens,
         log_stats=False,
     )
-    # Both queues of free blocks count by what is taken and given back, so so many are never free.
+    # Both queues of free blocks count by what is taken and given back: from here on they count so many less.
     scheduler.kv_cache_manager.block_pool.free_block_queue.num_free_blocks -= limits.kept_blocks
     return scheduler
 
