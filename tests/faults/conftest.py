@@ -19,10 +19,15 @@ from prism.config.schema import PrismSpec
 
 CHAT = "/openai/v1/chat/completions"
 
-# A machine that others share may stop one process for seconds while another goes on. So an answer that must still be
-# under way when something happens is one that takes far longer than that, and a limit that is no promise is wide.
-LONG = 8000  # tokens: half a minute at least
-ROOM = ("--max-model-len", "8192", "--num-gpu-blocks-override", "3072")  # for eight of them at once
+# A machine that others share may stop one process for seconds while another goes on, and one with many cores computes a
+# thousand steps a second. So an answer that must still be under way when something happens is one that takes far longer
+# than that, its tokens come many to a line, lest their reader be what is busy, and a limit that is no promise is wide.
+LONG = 60_000  # tokens: a minute at least
+ROOM = (
+    *("--max-model-len", "65536", "--hf-overrides", '{"max_position_embeddings": 65536}'),
+    *("--num-gpu-blocks-override", str(8 * 65536 // 32)),  # for eight of them at once
+    *("--stream-interval", "20"),
+)
 PATIENCE = 60.0  # seconds
 
 

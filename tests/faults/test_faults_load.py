@@ -97,7 +97,7 @@ async def test_prompt_tokens_that_wait_are_bounded_too(
     for stream in running:
         await stream.hang_up()
     counts = Counter(answer.status for answer in answers)
-    assert (counts[429] >= 2, counts[504] >= 2) == (True, True)
+    assert min(counts[429], counts[504]) >= 2, counts
 
 
 async def test_a_hundred_that_hang_up_leave_no_work_within_a_second(
