@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,9 +24,10 @@ CHAT = "/openai/v1/chat/completions"
 # thousand steps a second. So an answer that must still be under way when something happens is one that takes far longer
 # than that, its tokens come many to a line, lest their reader be what is busy, and a limit that is no promise is wide.
 LONG = 60_000  # tokens: a minute at least
+_CONTEXT = 65_536  # tokens, prompt and answer
 ROOM = (
-    *("--max-model-len", "65536", "--hf-overrides", '{"max_position_embeddings": 65536}'),
-    *("--num-gpu-blocks-override", str(8 * 65536 // 32)),  # for eight of them at once
+    *("--max-model-len", str(_CONTEXT), "--hf-overrides", json.dumps({"max_position_embeddings": _CONTEXT})),
+    *("--num-gpu-blocks-override", str(8 * _CONTEXT // 32)),  # for eight of them at once, in blocks of 32 tokens
     *("--stream-interval", "20"),
 )
 PATIENCE = 60.0  # seconds
