@@ -120,6 +120,20 @@ class Served:
             return self.process.wait()
 
 
+def give_engine_its_own_cores(server: psutil.Process) -> None:
+    """Keeps the engine's processes to half of the cores.
+
+    On a CPU, EngineCore and its worker wait for each other in loops around `sched_yield`. Where that takes every core,
+    the server beside them and the test that asks it were seen to wait up to 14 s for their turn, at 6 % of a core's
+    time; with this they answer within 0.3 s.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    for process in server.children(recursive=True):
+        for thread in process.threads():
+            with contextlib.suppress(ProcessLookupError):  # gone since it was listed
+                os.sched_setaffinity(thread.id, cores[len(cores) // 2 :])
+
+
 def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -183,6 +197,7 @@ def serving(
     served = Served(port, admin_port, process, log)
     try:
         served.wait_until_ready()
+        give_engine_its_own_cores(served.server)
         yield served
     finally:
         served.stop()
