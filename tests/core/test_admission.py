@@ -17,6 +17,7 @@ from prism.core.admission import (
     CachedTokens,
     Head,
     HotOrder,
+    KvRoom,
     Waiting,
     WaitingRoom,
 )
@@ -206,6 +207,11 @@ def by_head_start(cached_tokens: CachedTokens, refreshed: int = 2) -> ByHeadStar
     return ByHeadStart(cached_tokens, lambda: 0.01, head_start=8.0, refreshed=refreshed)
 
 
+def in_room(free: float, whole: float = 1000) -> ByHeadStart:
+    """By head start, in a KV cache of which so much is free."""
+    return ByHeadStart(as_on_arrival, lambda: 0.01, lambda: KvRoom(free, whole))
+
+
 def as_on_arrival(waiting: Waiting) -> int:
     return waiting.cached_at_arrival
 
@@ -225,6 +231,44 @@ def test_nobody_is_passed_by_who_came_later_than_the_longest_head_start() -> Non
     stream = [request(number, at=float(number), cached=100) for number in range(1, 200)]
     order = filled(by_head_start(as_on_arrival), request(0, at=0.0, tokens=200), *stream)
     assert [waiting.number for waiting in order].index(0) == 7
+
+
+@pytest.mark.parametrize(("free", "served_first"), [(300, 0), (299, 2), (100, 2), (99, 3), (49, 0)])
+def test_those_who_fit_go_before_a_great_prompt_that_does_not(free: float, served_first: int) -> None:
+    great, other, less, least = (request(n, at=float(n), tokens=t) for n, t in enumerate((300, 400, 100, 50)))
+    assert filled(in_room(free), great, other, less, least).first().number == served_first
+
+
+def test_a_lesser_prompt_is_not_passed_though_it_does_not_fit() -> None:
+    assert filled(in_room(free=100), request(0, tokens=250), request(1, at=1.0, tokens=50)).first().number == 0
+
+
+def test_what_is_cached_of_a_great_prompt_takes_no_room() -> None:
+    cached = [request(number, at=float(number), tokens=600, cached=550) for number in range(2)]
+    assert filled(in_room(free=50), *cached).first().number == 0
+    assert filled(in_room(free=50), request(0, tokens=600), cached[1]).first().number == 1
+
+
+def test_only_so_many_are_looked_at_for_one_that_fits() -> None:
+    great = [request(number, at=float(number), tokens=300) for number in range(17)]
+    assert filled(in_room(free=100), *great[:16], request(17, at=17.0, tokens=50)).first().number == 17
+    assert filled(in_room(free=100), *great, request(17, at=17.0, tokens=50)).first().number == 0
+
+
+def test_passing_a_great_prompt_is_bounded_by_the_cold_lane() -> None:
+    lesser = [request(number, at=float(number), tokens=50) for number in range(1, 40)]
+    room = room_of(lambda: in_room(free=100), request(0, tokens=600), *lesser)
+    served = [admit(room, now=0.0) for _ in range(10)]
+    assert served[:9] == [(f"r{number}", "hot") for number in range(1, 10)]
+    assert served[9] == ("r0", "cold")
+
+
+def test_a_great_prompt_is_overdue_like_any_other() -> None:
+    lesser = [request(number, at=float(number), tokens=50) for number in range(1, 40)]
+    room = room_of(lambda: in_room(free=100), request(0, tokens=600), *lesser, lane=ColdLane(0.1, 5.0))
+    assert admit(room, now=100.0) == ("r1", "hot")
+    assert admit(room, now=104.9) == ("r2", "hot")
+    assert admit(room, now=105.0) == ("r0", "cold")
 
 
 def test_a_pass_looks_again_at_the_first_and_at_a_few_others_in_turn() -> None:

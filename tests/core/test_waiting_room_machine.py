@@ -22,6 +22,7 @@ from prism.core.admission import (
     ByLongestPrefix,
     Head,
     HotOrder,
+    KvRoom,
     Waiting,
     WaitingRoom,
 )
@@ -56,6 +57,7 @@ class WaitingRoomMachine(RuleBasedStateMachine):
         self.resumed: list[Waiting] = []
         self.running: list[Waiting] = []
         self.now = 0.0
+        self.free = 4000.0
         self.numbers = 0
         self.head: Head | None = None
 
@@ -67,7 +69,7 @@ class WaitingRoomMachine(RuleBasedStateMachine):
     def order_of_one(self) -> HotOrder:
         match self.order.removeprefix("fair "):
             case "Prism":
-                return ByHeadStart(self.cached_tokens, lambda: 0.01, refreshed=2)
+                return ByHeadStart(self.cached_tokens, lambda: 0.01, lambda: KvRoom(self.free, 4000), refreshed=2)
             case "Paper":
                 return ByBucket(self.ledger, Weights(), refreshed=2)
             case "LPM":
@@ -100,6 +102,10 @@ class WaitingRoomMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 0.1, 0.6, 3.0, 40.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
+
+    @rule(free=st.integers(0, 4000))
+    def blocks_come_and_go(self, free: int) -> None:
+        self.free = free
 
     @rule(cached=st.integers(0, 4000))
     def begin_pass(self, cached: int) -> None:

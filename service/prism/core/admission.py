@@ -7,7 +7,8 @@ policy:
     ByArrival            first come, first served
     ByLongestPrefix      most cached tokens first, first come first served from a number of waiting requests on
     ByBucket             the paper's: requests with the same leading segments together, largest and most useful first
-    ByHeadStart          arrival minus a multiple of the prefill time that its cached tokens save
+    ByHeadStart          arrival minus a multiple of the prefill time that its cached tokens save; while a great prompt
+                         does not fit, those that do go before it
     ByFairShare          one of these inside each tenant, and equal shares between them (see `fairness`)
 
 The head is chosen at `head` and stays until it is taken, removed, or a new pass begins. Work per choice does not grow
@@ -24,6 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import NamedTuple, Protocol
 
 from sortedcontainers import SortedDict, SortedKeyList
@@ -49,6 +51,7 @@ class Waiting:
         cached_at_arrival: prompt tokens it would have found cached when it arrived.
         tenant: whose it is, where tenants share alike.
         key: what its order sorts it by, where that is a number.
+        cached: prompt tokens it would have found cached when its key was last taken.
         active: it has been admitted before.
         excused: it was taken because nothing could make room for the head, which is no overtaking.
     """
@@ -63,12 +66,25 @@ class Waiting:
     cached_at_arrival: int = 0
     tenant: str = ""
     key: float = field(default=0.0, init=False)
+    cached: int = field(default=0, init=False)
     active: bool = field(default=False, init=False)
     excused: bool = field(default=False, init=False)
 
 
 CachedTokens = Callable[[Waiting], int]
 """Prompt tokens a request would find cached now, in the best order it may take. No side effects."""
+
+
+class KvRoom(NamedTuple):
+    """The KV cache, in tokens: what nobody who runs holds, and all of it."""
+
+    free: float
+    whole: float
+
+
+def without_bounds() -> KvRoom:
+    """A KV cache in which everybody fits."""
+    return KvRoom(inf, inf)
 
 
 class HotOrder(Protocol):
@@ -232,6 +248,16 @@ class ByBucket(HotOrder):
         return tuple(sum(column) / len(worths) for column in zip(*worths, strict=True))
 
 
+_GREAT = 1 / 4
+"""Of the KV cache: a prompt that needs more is great."""
+_PASSING = 16
+"""How many of those behind a great prompt are looked at for one that fits."""
+
+
+def _needs(waiting: Waiting) -> int:
+    return waiting.prompt_tokens - waiting.cached
+
+
 class ByHeadStart(HotOrder):
     """Least of arrival − β × (seconds of prefill that its cached tokens save) first.
 
@@ -243,8 +269,13 @@ class ByHeadStart(HotOrder):
     Keys are kept as of arrival. What was cached then may have been given up meanwhile, so whoever stands first is
     looked at again before it is served, once a pass, and a few others in turn; ahead of the pass, where there is time.
 
+    A great prompt, one that needs more than a quarter of the KV cache, may stand first for seconds until so much is
+    free. Meanwhile those of the next sixteen that fit go before it, and each of them counts as passing it: the cold
+    lane bounds how many. A lesser prompt waits less than others would gain.
+
     Args:
         seconds_per_token: what a prefilled token costs now.
+        kv_room: the KV cache as it is now.
         head_start: β, without a unit.
         refreshed: how many keys are taken anew at most before one is served; half as many others once a pass, in turn.
     """
@@ -255,11 +286,13 @@ class ByHeadStart(HotOrder):
         self,
         cached_tokens: CachedTokens,
         seconds_per_token: Callable[[], float],
+        kv_room: Callable[[], KvRoom] = without_bounds,
         head_start: float = 8.0,
         refreshed: int = 8,
     ) -> None:
         self._cached_tokens = cached_tokens
         self._seconds_per_token = seconds_per_token
+        self._kv_room = kv_room
         self._head_start = head_start
         self._refreshed = refreshed
         self._by_key: SortedKeyList[Waiting] = SortedKeyList(key=lambda waiting: (waiting.key, waiting.number))
@@ -302,10 +335,17 @@ class ByHeadStart(HotOrder):
                 break
             self._refresh(first)
             first = self._by_key[0]
-        return first
+        return self._passing(first)
 
     def __iter__(self) -> Iterator[Waiting]:
         return iter(self._by_key)
+
+    def _passing(self, first: Waiting) -> Waiting:
+        """Who goes before this one because it is great and does not fit; itself, where it is not or nobody does."""
+        free, whole = self._kv_room()
+        if _needs(first) <= max(free, whole * _GREAT):
+            return first
+        return next((waiting for waiting in islice(self._by_key, 1, 1 + _PASSING) if _needs(waiting) <= free), first)
 
     def _look_at_others(self) -> None:
         for waiting in list(islice(self._in_turn, self._refreshed // 2)):
@@ -318,6 +358,7 @@ class ByHeadStart(HotOrder):
         self._place(waiting, self._cached_tokens(waiting))
 
     def _place(self, waiting: Waiting, cached: int) -> None:
+        waiting.cached = cached
         waiting.key = waiting.arrived_at - self._head_start * cached * self._seconds_per_token()
         self._by_key.add(waiting)
 

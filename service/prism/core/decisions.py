@@ -24,8 +24,10 @@ from prism.core.admission import (
     ByLongestPrefix,
     Head,
     HotOrder,
+    KvRoom,
     Waiting,
     WaitingRoom,
+    without_bounds,
 )
 from prism.core.demand import DemandLedger, Weights
 from prism.core.fairness import ByFairShare
@@ -140,14 +142,22 @@ class Decisions:
         block_tokens: tokens of one hashed block.
         spec: the settings to begin with.
         seconds_per_token: what a prefilled token costs now; asked for as needed.
+        kv_room: the KV cache as it is now; asked for as needed.
     """
 
-    def __init__(self, block_tokens: int, spec: PrismSpec, seconds_per_token: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        block_tokens: int,
+        spec: PrismSpec,
+        seconds_per_token: Callable[[], float],
+        kv_room: Callable[[], KvRoom] = without_bounds,
+    ) -> None:
         self.block_tokens = block_tokens
         self.spec = spec
         self.passes = 0
         self._policies = Policies()
         self._seconds_per_token = seconds_per_token
+        self._kv_room = kv_room
         self.ledger = DemandLedger(spec.scheduler.window.arrivals)
         self.tree = DemandAwareRadixTree(self.ledger, DemandAware(_weights(spec.scheduler)))
         self._documents = _document_order(spec.scheduler)
@@ -191,7 +201,7 @@ class Decisions:
                 return ByLongestPrefix(self._cached_of, scheduler.longest_prefix_match.fall_back_at)
             case Order.PAPER:
                 return ByBucket(self.ledger, _weights(scheduler))
-        return ByHeadStart(self._cached_of, self._seconds_per_token)
+        return ByHeadStart(self._cached_of, self._seconds_per_token, self._kv_room)
 
     # ---- a request's way -------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request, RequestStatus
 
 from prism.config.schema import PrismSpec, RetentionPolicy
-from prism.core.admission import Waiting
+from prism.core.admission import KvRoom, Waiting
 from prism.core.decisions import Admitting, Decisions, Policies
 from prism.core.segments import PromptPlan
 from prism.engine.enginecore.block_order import BlockOrder
@@ -120,7 +120,7 @@ class DemandAwareScheduling(_Base):
         self.sender.flush()
 
     def _start_decisions(self) -> None:
-        self.decisions = Decisions(self.hash_block_size, PrismSpec(), self.pace.seconds_per_token)
+        self.decisions = Decisions(self.hash_block_size, PrismSpec(), self.pace.seconds_per_token, self._kv_room)
         # As stock vLLM's two queues do: one is a deque, the other a heap by priority and arrival.
         self.decisions.room.oldest_resumes_first = self.policy is SchedulingPolicy.PRIORITY
         self.waiting: RequestQueue = PrismRequestQueue(self, self.requests.__getitem__)
@@ -470,6 +470,12 @@ class DemandAwareScheduling(_Base):
             apply_admission_cap=True,
         )
         return bool(need <= manager.block_pool.get_num_free_blocks())
+
+    def _kv_room(self) -> KvRoom:
+        pool = self.kv_cache_manager.block_pool
+        # A token takes a place in a block of each group.
+        tokens = self.hash_block_size * self._group_stride / max(1, len(self.kv_cache_config.kv_cache_groups))
+        return KvRoom(pool.get_num_free_blocks() * tokens, pool.num_gpu_blocks * tokens)
 
     def _cached_blocks(self, request: Request) -> int:
         """How many leading blocks of its chain hold KV now. Prefixes go tail first, so halving finds the end."""
