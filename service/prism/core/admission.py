@@ -53,6 +53,7 @@ class Waiting:
         key: what its order sorts it by, where that is a number.
         cached: prompt tokens it would have found cached when its key was last taken.
         active: it has been admitted before.
+        made_way: others went before it because it is great and did not fit.
         excused: it was taken because nothing could make room for the head, which is no overtaking.
     """
 
@@ -68,6 +69,7 @@ class Waiting:
     key: float = field(default=0.0, init=False)
     cached: int = field(default=0, init=False)
     active: bool = field(default=False, init=False)
+    made_way: bool = field(default=False, init=False)
     excused: bool = field(default=False, init=False)
 
 
@@ -264,7 +266,7 @@ class ByHeadStart(HotOrder):
     A prefix that is cached now may be gone by the time its request would come up by arrival; then its tokens are
     computed again, and everybody waits for that. So those who have much to lose get a head start, worth β times what
     they would lose. It bounds every wait by itself: nobody is passed by a request that arrived later than by β times
-    what that one saves. Where nothing is cached it is the order of arrival.
+    what that one saves, but for great prompts. Where nothing is cached it is the order of arrival.
 
     Keys are kept as of arrival. What was cached then may have been given up meanwhile, so whoever stands first is
     looked at again before it is served, once a pass, and a few others in turn; ahead of the pass, where there is time.
@@ -345,7 +347,12 @@ class ByHeadStart(HotOrder):
         free, whole = self._kv_room()
         if _needs(first) <= max(free, whole * _GREAT):
             return first
-        return next((waiting for waiting in islice(self._by_key, 1, 1 + _PASSING) if _needs(waiting) <= free), first)
+        behind = islice(self._by_key, 1, 1 + _PASSING)
+        passing = next((waiting for waiting in behind if _needs(waiting) <= free), None)
+        if passing is None:
+            return first
+        first.made_way = True
+        return passing
 
     def _look_at_others(self) -> None:
         for waiting in list(islice(self._in_turn, self._refreshed // 2)):

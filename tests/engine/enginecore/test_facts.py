@@ -204,6 +204,18 @@ def test_a_request_for_which_there_are_no_blocks_waited_for_memory(told: Told, c
     assert only(Admitted, channel.of("large")).why == "memory"
 
 
+def test_a_great_prompt_that_made_way_waited_for_memory(told: Told, channel: Channel) -> None:
+    one = told(tight(20))
+    one.add("running", tokens_of("running", 8 * BLOCK), 40)
+    one.run_for(6)
+    one.add("great", tokens_of("great", 14 * BLOCK))
+    one.add("little", tokens_of("little", 2 * BLOCK))
+    one.run()
+    assert one.finished == ["little", "running", "great"]
+    little, great = (only(Admitted, channel.of(name)) for name in ("little", "great"))
+    assert (little.lane, great.why, great.overtaken) == ("hot", "memory", 1)
+
+
 def test_a_request_behind_a_long_prefill_waited_for_budget(told: Told, channel: Channel) -> None:
     one = told(tight(400))
     one.add("long", tokens_of("long", 3000))

@@ -360,6 +360,8 @@ class DemandAwareScheduling(_Base):
             return "grammar"
         if request.request_id in self._stepped_over:
             return "adapter" if request.lora_request is not None else "remote_kv"
+        if admitted.prompt.waiting.made_way:
+            return "memory"
         return "order" if admitted.was_passed else self._why_not
 
     def _finish_pass(self) -> None:
