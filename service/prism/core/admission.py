@@ -348,7 +348,7 @@ class ByHeadStart(HotOrder):
         if _needs(first) <= max(free, whole * _GREAT):
             return first
         behind = islice(self._by_key, 1, 1 + _PASSING)
-        passing = next((waiting for waiting in behind if _needs(waiting) <= free), None)
+        passing: Waiting | None = next((waiting for waiting in behind if _needs(waiting) <= free), None)
         if passing is None:
             return first
         first.made_way = True
