@@ -207,9 +207,9 @@ def by_head_start(cached_tokens: CachedTokens, refreshed: int = 2) -> ByHeadStar
     return ByHeadStart(cached_tokens, lambda: 0.01, head_start=8.0, refreshed=refreshed)
 
 
-def in_room(free: float, whole: float = 1000) -> ByHeadStart:
-    """By head start, in a KV cache of which so much is free."""
-    return ByHeadStart(as_on_arrival, lambda: 0.01, lambda: KvRoom(free, whole))
+def in_room(free: float, attainable: float = 1000) -> ByHeadStart:
+    """By head start, in a KV cache of which so much is free, and so much would be if nothing ran."""
+    return ByHeadStart(as_on_arrival, lambda: 0.01, lambda: KvRoom(free, attainable))
 
 
 def as_on_arrival(waiting: Waiting) -> int:
@@ -241,6 +241,12 @@ def test_those_who_fit_go_before_a_great_prompt_that_does_not(free: float, serve
 
 def test_a_lesser_prompt_is_not_passed_though_it_does_not_fit() -> None:
     assert filled(in_room(free=100), request(0, tokens=250), request(1, at=1.0, tokens=50)).first().number == 0
+
+
+@pytest.mark.parametrize(("attainable", "first"), [(600, 1), (599, 0)])
+def test_one_that_nothing_could_make_room_for_is_not_passed(attainable: float, first: int) -> None:
+    order = in_room(100, attainable)
+    assert filled(order, request(0, tokens=600), request(1, at=1.0, tokens=50)).first().number == first
 
 
 def test_what_is_cached_of_a_great_prompt_takes_no_room() -> None:

@@ -78,10 +78,10 @@ CachedTokens = Callable[[Waiting], int]
 
 
 class KvRoom(NamedTuple):
-    """The KV cache, in tokens: what nobody who runs holds, and all of it."""
+    """The KV cache, in tokens: what is free now, and what would be if nothing ran."""
 
     free: float
-    whole: float
+    attainable: float
 
 
 def without_bounds() -> KvRoom:
@@ -273,7 +273,8 @@ class ByHeadStart(HotOrder):
 
     A great prompt, one that needs more than a quarter of the KV cache, may stand first for seconds until so much is
     free. Meanwhile those of the next sixteen that fit go before it, and each of them counts as passing it: the cold
-    lane bounds how many. A lesser prompt waits less than others would gain.
+    lane bounds how many. A lesser prompt waits less than others would gain; one that nothing running could make room
+    for is not for an order to pass (see `WaitingRoom.step_over_head`).
 
     Args:
         seconds_per_token: what a prefilled token costs now.
@@ -344,8 +345,8 @@ class ByHeadStart(HotOrder):
 
     def _passing(self, first: Waiting) -> Waiting:
         """Who goes before this one because it is great and does not fit; itself, where it is not or nobody does."""
-        free, whole = self._kv_room()
-        if _needs(first) <= max(free, whole * _GREAT):
+        free, attainable = self._kv_room()
+        if not max(free, attainable * _GREAT) < _needs(first) <= attainable:
             return first
         behind = islice(self._by_key, 1, 1 + _PASSING)
         passing: Waiting | None = next((waiting for waiting in behind if _needs(waiting) <= free), None)

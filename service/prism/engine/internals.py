@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from prism.errors import IncompatibleEngine
@@ -67,6 +68,7 @@ _NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     ("vllm.v1.core.kv_cache_utils", "KVCacheBlock", ("block_hash", "block_hash_num_tokens", "is_null")),
     ("vllm.v1.core.block_pool", "BlockPool", ("get_cached_block", "get_num_free_blocks", "get_new_blocks")),
+    ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("get_computed_blocks", "get_block_ids")),
     ("vllm.v1.request", "Request", ("update_block_hashes", "num_tokens", "is_finished")),
 )
 
@@ -77,6 +79,20 @@ _PARAMETERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vllm.v1.core.sched.scheduler", "Scheduler.schedule", ("throttle_prefills",)),
     ("vllm.v1.core.sched.scheduler", "Scheduler.reset_prefix_cache", ("reset_running_requests", "reset_connector")),
     ("vllm.v1.core.block_pool", "BlockPool.get_cached_block", ("block_hash", "kv_cache_group_ids")),
+    (
+        "vllm.v1.core.kv_cache_coordinator",
+        "KVCacheCoordinator.get_num_blocks_to_allocate",
+        (
+            "request_id",
+            "num_tokens",
+            "new_computed_blocks",
+            "num_encoder_tokens",
+            "total_computed_tokens",
+            "num_local_computed_tokens",
+            "num_tokens_main_model",
+            "apply_admission_cap",
+        ),
+    ),
 )
 
 # Attributes that a constructed request must have.
@@ -101,7 +117,17 @@ _SCHEDULER_STATE = (
     "skipped_waiting",
     "running",
     "requests",
-    "kv_cache_manager",
+    "kv_cache_manager.block_pool.cached_block_hash_to_block",
+    "kv_cache_manager.block_pool.free_block_queue",
+    "kv_cache_manager.block_pool.num_gpu_blocks",
+    "kv_cache_manager.coordinator",
+    "kv_cache_manager.empty_kv_cache_blocks",
+    "kv_cache_config.kv_cache_groups",
+    "cache_config.prefix_caching_hash_algo",
+    "parallel_config.data_parallel_index",
+    "scheduler_config.async_scheduling",
+    "vllm_config.additional_config",
+    "max_model_len",
     "policy",
     "max_num_running_reqs",
     "max_num_scheduled_tokens",
@@ -186,8 +212,10 @@ def check_scheduler(scheduler: object) -> None:
         IncompatibleEngine: it lacks state that PRISM reads.
     """
     for name in _SCHEDULER_STATE:
-        if not hasattr(scheduler, name):
-            raise _mismatch(importlib.import_module("vllm").__version__, f"its scheduler has no {name}")
+        try:
+            attrgetter(name)(scheduler)
+        except AttributeError:
+            raise _mismatch(importlib.import_module("vllm").__version__, f"its scheduler has no {name}") from None
 
 
 def _resolve(version: str, module: str, path: str) -> Callable[..., Any]:

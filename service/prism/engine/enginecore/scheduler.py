@@ -109,6 +109,7 @@ class DemandAwareScheduling(_Base):
         self._admissions = 0
         self._admissions_expected = 0.0
         self._step_began: float | None = None
+        self._parked_blocks = 0
         self._gauges_at = 0.0
         self._pass_seconds: deque[float] = deque(maxlen=4096)
         self.sender = FactSender(options.facts_address, self.parallel_config.data_parallel_index)
@@ -168,6 +169,7 @@ class DemandAwareScheduling(_Base):
         self._adopt_settings()
         now = self.now()
         self.decisions.begin_pass(now)
+        self._parked_blocks = self._held_by_parked()
         if not self.running and (self.waiting or self.skipped_waiting):
             self._let_a_fitting_one_go_first()
         self._step_began = time.monotonic()
@@ -477,7 +479,14 @@ class DemandAwareScheduling(_Base):
         pool = self.kv_cache_manager.block_pool
         # A token takes a place in a block of each group.
         tokens = self.hash_block_size * self._group_stride / max(1, len(self.kv_cache_config.kv_cache_groups))
-        return KvRoom(pool.get_num_free_blocks() * tokens, pool.num_gpu_blocks * tokens)
+        return KvRoom(pool.get_num_free_blocks() * tokens, (pool.num_gpu_blocks - self._parked_blocks) * tokens)
+
+    def _held_by_parked(self) -> int:
+        """Blocks of streaming sessions that have answered and wait for their next input: running on frees none."""
+        if not self.num_waiting_for_streaming_input:
+            return 0
+        parked = [one for one in self.skipped_waiting if one.status is RequestStatus.WAITING_FOR_STREAMING_REQ]
+        return sum(len(group) for one in parked for group in self.kv_cache_manager.get_block_ids(one.request_id))
 
     def _cached_blocks(self, request: Request) -> int:
         """How many leading blocks of its chain hold KV now. Prefixes go tail first, so halving finds the end."""
