@@ -169,6 +169,8 @@ def test_goals_say_what_was_found(found: Findings) -> None:
     assert "> 11/s" in lines["load sustained against the strongest"].here
     assert {goal.seeds for goal in lines.values()} == {"3"}
     assert {goal.baselines for goal in lines.values()} == {"2 of 2"}
+    assert lines["hit rate against the strongest"].reached
+    assert lines["load sustained against the strongest"].reached is False, "11/s against 10.05/s"
     assert "(seed by seed −" in lines["P99 against the strongest, mean over the loads (3)"].here
 
 

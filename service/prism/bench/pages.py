@@ -35,8 +35,12 @@ def write_pages(folder: Path, runs: int | None = None) -> None:
     (folder / "index.md").write_text(_index(written), encoding="utf-8")
 
 
+_REACHED = {True: "yes", False: "**no**", None: "–"}
+
+
 def _index(written: Sequence[tuple[Study, Sequence[Findings]]]) -> str:
-    by_study = {study.name: list(found) for study, found in written}
+    lines_of_goals = list(goals({study.name: found for study, found in written}))
+    reached = [one.reached for one in lines_of_goals if one.reached is not None]
     lines = [
         "# Results",
         "",
@@ -48,11 +52,15 @@ def _index(written: Sequence[tuple[Study, Sequence[Findings]]]) -> str:
         "",
         "## Against the goals",
         "",
-        "| where | goal | here | seeds | baselines run | the paper |",
-        "|---|---|---|---|---|---|",
+        f"{sum(reached)} of {len(reached)} are reached; why the others are not is said in",
+        "[figures](../figures.md#goals-that-are-not-reached).",
+        "",
+        "| where | goal | here | reached | seeds | baselines run | the paper |",
+        "|---|---|---|---|---|---|---|",
         *(
-            f"| {one.where} | {one.goal} | {one.here} | {one.seeds} | {one.baselines} | {one.paper} |"
-            for one in goals(by_study)
+            f"| {one.where} | {one.goal} | {one.here} | {_REACHED[one.reached]} "
+            f"| {one.seeds} | {one.baselines} | {one.paper} |"
+            for one in lines_of_goals
         ),
         "",
         "The paper's figures are of its own testbed and its own traffic, of which answer lengths and document lengths",
