@@ -386,6 +386,8 @@ class _Level:
         self.order = order
         self.lanes = LaneLedger(lane)
         self.by_number: SortedDict[int, Waiting] = SortedDict()
+        self.passes = 0
+        """The last pass that its order has begun."""
 
     @property
     def oldest(self) -> Waiting:
@@ -429,6 +431,9 @@ class WaitingRoom:
         self._new_order = new_order
         self._lane = lane
         self._levels: SortedDict[int, _Level] = SortedDict()
+        self._emptied: set[int] = set()
+        """Priorities at which perhaps nobody waits any more."""
+        self._passes = 0
         self._waiting: dict[str, Waiting] = {}
         self._resumed: dict[int, list[Waiting]] = {}
         """Preempted requests by priority; the last of a list goes first."""
@@ -478,16 +483,23 @@ class WaitingRoom:
             if not resumed:
                 del self._resumed[waiting.priority]
         else:
-            self._levels[waiting.priority].remove(waiting)
+            level = self._levels[waiting.priority]
+            level.remove(waiting)
+            if not level.by_number:
+                self._emptied.add(waiting.priority)
         return waiting
 
     def begin_pass(self) -> None:
         """Scores and head are taken anew."""
         self._head = None
-        for priority in [p for p, level in self._levels.items() if not level.by_number]:
-            del self._levels[priority]
-        for level in self._levels.values():
-            level.order.begin_pass()
+        self._passes += 1
+        for priority in self._emptied:
+            level = self._levels.get(priority)
+            if level is not None and not level.by_number:
+                del self._levels[priority]
+        self._emptied.clear()
+        if self._levels:
+            self._begin(self._levels.values()[0])
 
     def look_ahead(self, count: int, now: float) -> list[Waiting]:
         """Before a pass, while there is time: have ready what it takes to choose `count` requests.
@@ -597,7 +609,14 @@ class WaitingRoom:
         level: _Level | None = self._levels.get(priority)
         if level is None:
             level = self._levels[priority] = _Level(self._new_order(), self._lane)
+            self._emptied.add(priority)
         return level
+
+    def _begin(self, level: _Level) -> None:
+        # Told to an order when it is asked: a pass must not grow with the number of priorities.
+        if level.passes != self._passes:
+            level.passes = self._passes
+            level.order.begin_pass()
 
     def _choose(self, now: float) -> Head:
         priority = next((p for p, level in self._levels.items() if level.by_number), None)
@@ -608,4 +627,6 @@ class WaitingRoom:
         resumed = self._resumed.get(priority)
         if resumed:
             return Head(resumed[-1], NO_LANE)
-        return self._level(priority).head(now)
+        level = self._level(priority)
+        self._begin(level)
+        return level.head(now)

@@ -51,13 +51,28 @@ class Prompt:
         waiting: its place in the queue.
         lane: the lane it was taken through; `none` before.
         passes: passes that had been made when it arrived.
+        reads_cache: whether it may use what is cached.
         order: the order its movable runs were put in; empty while they stand as the caller wrote them.
     """
 
-    __slots__ = ("documents", "fixed", "fixed_tokens", "hashes", "lane", "order", "passes", "plan", "waiting")
+    __slots__ = (
+        "documents",
+        "fixed",
+        "fixed_tokens",
+        "hashes",
+        "lane",
+        "order",
+        "passes",
+        "plan",
+        "reads_cache",
+        "waiting",
+    )
 
-    def __init__(self, plan: PromptPlan, hashes: Hashes, waiting: Waiting, passes: int) -> None:
+    def __init__(
+        self, plan: PromptPlan, hashes: Hashes, waiting: Waiting, passes: int, reads_cache: bool = True
+    ) -> None:
         self.plan = plan
+        self.reads_cache = reads_cache
         self.hashes = hashes
         self.waiting = waiting
         self.lane = NO_LANE
@@ -215,12 +230,14 @@ class Decisions:
         now: float,
         *,
         queued: bool = True,
+        reads_cache: bool = True,
     ) -> None:
         """A request begins to wait.
 
         Args:
             hashes: the engine's list; it is kept and read again later, not copied.
             queued: whether it waits here; False where the engine keeps it in a queue of its own.
+            reads_cache: whether it may use what is cached; False where all of its prompt must be computed.
 
         Raises:
             ValueError: it is here already.
@@ -230,7 +247,7 @@ class Decisions:
         waiting = Waiting(request, self._numbers, priority, now, prompt_tokens, groups=groups, tenant=tenant)
         self._numbers += 1
         self.ledger.arrive(request, groups)
-        prompt = self._prompts[request] = Prompt(plan, hashes, waiting, self.passes)
+        prompt = self._prompts[request] = Prompt(plan, hashes, waiting, self.passes, reads_cache)
         waiting.signature = self._signature(prompt)
         waiting.cached_at_arrival = self._cached_of(waiting)
         self.tree.expect(request, hashes[: prompt.fixed_tokens // self.block_tokens], self.ledger.slot(request))
@@ -395,6 +412,8 @@ class Decisions:
 
     def _cached_of(self, waiting: Waiting) -> int:
         prompt = self._prompts[waiting.request]
+        if not prompt.reads_cache:
+            return 0
         if not prompt.plan.can_reorder:
             return self.tree.match(prompt.hashes) * self.block_tokens
         head = self._head(prompt)

@@ -148,7 +148,11 @@ class ByFairShare(HotOrder):
 
     def __iter__(self) -> Iterator[Waiting]:
         """In turns, one of each tenant."""
-        turns = deque(iter(tenant.order) for tenant in self._by_counter)
+        turns: deque[Iterator[Waiting]] = deque()
+        for tenant in self._by_counter:
+            turn = iter(tenant.order)
+            yield next(turn)
+            turns.append(turn)
         while turns:
             turn = turns.popleft()
             waiting = next(turn, None)

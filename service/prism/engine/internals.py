@@ -68,7 +68,7 @@ _NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     ("vllm.v1.core.kv_cache_utils", "KVCacheBlock", ("block_hash", "block_hash_num_tokens", "is_null")),
     ("vllm.v1.core.block_pool", "BlockPool", ("get_cached_block", "get_num_free_blocks", "get_new_blocks")),
-    ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("get_computed_blocks", "get_block_ids")),
+    ("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("get_computed_blocks", "get_blocks")),
     ("vllm.v1.request", "Request", ("update_block_hashes", "num_tokens", "is_finished")),
 )
 
@@ -108,6 +108,7 @@ _REQUEST_STATE = (
     "prompt_embeds",
     "prompt_token_ids",
     "resumable",
+    "skip_reading_prefix_cache",
     "status",
 )
 
@@ -122,10 +123,12 @@ _SCHEDULER_STATE = (
     "kv_cache_manager.block_pool.num_gpu_blocks",
     "kv_cache_manager.coordinator",
     "kv_cache_manager.empty_kv_cache_blocks",
+    "kv_cache_manager.watermark_blocks",
     "kv_cache_config.kv_cache_groups",
     "cache_config.prefix_caching_hash_algo",
     "parallel_config.data_parallel_index",
     "scheduler_config.async_scheduling",
+    "scheduler_reserve_full_isl",
     "vllm_config.additional_config",
     "max_model_len",
     "policy",

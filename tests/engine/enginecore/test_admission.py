@@ -133,6 +133,58 @@ def test_the_head_is_admitted_once_there_is_room(rig: RigFactory, order: str) ->
     assert sorted(one.finished[1:]) == ["large", "small-0", "small-1", "small-2"]
 
 
+@ORDERS
+def test_a_head_that_nothing_can_make_room_for_stops_nobody_beside_one_that_runs(rig: RigFactory, order: str) -> None:
+    one = rig(limits=tight(40), spec=spec_of(order))
+    parked(one, 6)
+    one.add("running", tokens_of("running", 2 * BLOCK), 300)
+    one.run_for(6)
+    one.add("large", tokens_of("large", 38 * BLOCK))
+    one.add("small", tokens_of("small", BLOCK - 2))
+    one.run_for(6)
+    assert "small" in one.admitted
+    assert "running" not in one.finished
+
+
+@ORDERS
+def test_a_session_that_does_not_fit_behind_one_that_is_parked_stops_nobody(rig: RigFactory, order: str) -> None:
+    one = rig(limits=tight(20), spec=spec_of(order))
+    for name in ("a", "b"):
+        one.add_made(one.make(name, tokens_of(name, 6 * BLOCK - 4), 2, resumable=True))
+        one.run()
+    one.add_made(one.make("b", tokens_of("b, again", 12 * BLOCK), 2, resumable=True))
+    one.run_for(4)
+    one.add("small", tokens_of("small", BLOCK - 2))
+    one.run_for(20)
+    assert "small" in one.admitted
+
+
+def test_what_may_not_be_read_from_the_cache_is_no_head_start(rig: RigFactory) -> None:
+    one = rig(limits=replace(SMALL, kv_blocks=400, max_running=1), spec=spec_of())
+    warm = tokens_of("warm", 150 * BLOCK)
+    one.serve("warm", warm)
+    one.add("running", tokens_of("running", 40), 6)
+    one.run_for(4)
+    one.add("first", tokens_of("first", 40))
+    one.add_made(one.make("computed", warm + tokens_of("more", 20), 3, params={"prompt_logprobs": 1}))
+    one.run()
+    assert one.admitted[-2:] == ["first", "computed"]
+
+
+def test_a_prompt_that_is_admitted_for_its_first_chunk_is_not_passed(rig: RigFactory) -> None:
+    def first_chunk_alone(config: VllmConfig) -> VllmConfig:
+        config.scheduler_config.scheduler_reserve_full_isl = False
+        return config
+
+    one = rig(changed(PrismAsyncScheduler, vllm_config=first_chunk_alone), limits=tight(100))
+    one.add("running", tokens_of("running", 40 * BLOCK), 100)
+    one.run_for(6)
+    one.add("great", tokens_of("great", 80 * BLOCK))
+    one.add("little", tokens_of("little", BLOCK))
+    one.run()
+    assert one.admitted == ["running", "great", "little"]
+
+
 def test_passing_one_that_never_fits_is_no_overtaking(rig: RigFactory) -> None:  # B3
     one = rig(limits=tight(20))
     parked(one, 6)

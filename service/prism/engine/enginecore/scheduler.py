@@ -19,6 +19,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -32,7 +33,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request, RequestStatus
 
 from prism.config.schema import PrismSpec, RetentionPolicy
-from prism.core.admission import KvRoom, Waiting
+from prism.core.admission import KvRoom, Waiting, without_bounds
 from prism.core.decisions import Admitting, Decisions, Policies
 from prism.core.segments import PromptPlan
 from prism.engine.enginecore.block_order import BlockOrder
@@ -69,6 +70,8 @@ _FADES = 0.9
 _FEW_ADMISSIONS = 0.02
 """A pass: where hardly anybody is admitted, nothing is worked out ahead."""
 _MOST_AHEAD = 8
+_LOOKED_AT = 64
+"""Of what vLLM had stepped over, where nothing runs."""
 
 
 class _Untold(NamedTuple):
@@ -130,6 +133,7 @@ class DemandAwareScheduling(_Base):
         hash_function = get_hash_fn_by_name(self.cache_config.prefix_caching_hash_algo)
         self._rewriter = PromptRewriter(hash_function, self.hash_block_size)
         self._group, self._group_stride = self._attention_group()
+        self._group_count = len(self.kv_cache_config.kv_cache_groups)
         self._blocks = BlockOrder(
             pool.free_block_queue.get_all_free_blocks(), self.decisions.tree, self.hash_block_size
         )
@@ -170,7 +174,7 @@ class DemandAwareScheduling(_Base):
         now = self.now()
         self.decisions.begin_pass(now)
         self._parked_blocks = self._held_by_parked()
-        if not self.running and (self.waiting or self.skipped_waiting):
+        if self.waiting or self.skipped_waiting:
             self._let_a_fitting_one_go_first()
         self._step_began = time.monotonic()
         self._pass_seconds.append(time.perf_counter() - began)
@@ -234,14 +238,15 @@ class DemandAwareScheduling(_Base):
 
     def _free_request_blocks(self, request: Request) -> None:
         self._finish_pass()
-        if self.decisions.knows(request.request_id):
-            own = request.num_computed_tokens // self.hash_block_size
-            self.decisions.settle(request.request_id, self._cached_blocks(request), own)
+        self._settle(request)
         super()._free_request_blocks(request)
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         self._finish_pass()
         result = super()._free_request(request, delay_free_blocks)
+        if request.request_id in self.requests:
+            # Its blocks are freed later, when their KV has been sent: nothing is known of it any more then.
+            self._settle(request)
         self._stepped_over.pop(request.request_id, None)
         if request.request_id in self._finals:
             # Its first token is its last.
@@ -301,6 +306,7 @@ class DemandAwareScheduling(_Base):
             request.priority if self.policy is SchedulingPolicy.PRIORITY else 0,
             now,
             queued=queued,
+            reads_cache=not request.skip_reading_prefix_cache,
         )
 
     def settle_popped(self, at: float | None = None) -> None:
@@ -439,31 +445,50 @@ class DemandAwareScheduling(_Base):
         return "memory"
 
     def _let_a_fitting_one_go_first(self) -> None:
-        """Nothing runs, so nothing will make room: a head that does not fit must not stop those that do."""
-        self._take_back_what_does_not_fit()
-        head = self.decisions.head(self.now())
-        if head is not None and not self._fits(head.waiting):
-            self.decisions.room.step_over_head(self._fits)
+        """A head that nothing will make room for must not stop those that fit."""
+        if not self.running and not self._more_comes_back():
+            self._take_back_what_does_not_fit()
+            head = self.decisions.head(self.now())
+            if head is not None and not self._fits(head.waiting):
+                self.decisions.room.step_over_head(self._fits)
+        elif self._parked_blocks:
+            head = self.decisions.head(self.now())
+            attainable = self.kv_cache_manager.block_pool.num_gpu_blocks - self._parked_blocks
+            if head is not None and self._needs_blocks(head.waiting) > attainable:
+                self.decisions.room.step_over_head(self._fits)
+
+    def _more_comes_back(self) -> bool:
+        """Blocks of requests that do not run will be free by themselves: of finished ones whose KV is still being sent
+        (vLLM keeps them until then), and of those whose KV is being loaded.
+        """
+        if len(self.requests) > len(self.running) + len(self.waiting) + len(self.skipped_waiting):
+            return True
+        return any(one.status is RequestStatus.WAITING_FOR_REMOTE_KVS for one in self.skipped_waiting)
 
     def _take_back_what_does_not_fit(self) -> None:
         """vLLM serves what it had stepped over before the waiting queue, and stops there if it can't be allocated."""
-        while self.skipped_waiting:
-            request = self.skipped_waiting.peek_request()
+        for request in list(islice(self.skipped_waiting, _LOOKED_AT)):
+            if self._is_blocked_waiting_status(request.status):
+                continue
             prompt = self.decisions.prompt(request.request_id)
-            if prompt is None or self._is_blocked_waiting_status(request.status) or self._fits(prompt.waiting):
+            if prompt is None or self._fits(prompt.waiting):
                 return
-            self.skipped_waiting.pop_request()
+            self.skipped_waiting.remove_request(request)
             self._stepped_over.pop(request.request_id, None)
             self.decisions.wait_again(request.request_id)
 
     def _fits(self, waiting: Waiting) -> bool:
+        return self._needs_blocks(waiting) <= self.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def _needs_blocks(self, waiting: Waiting) -> int:
+        """Free blocks that it takes to admit it, those that hold cached tokens of its own among them."""
         request, manager = self.requests[waiting.request], self.kv_cache_manager
         blocks, cached = manager.empty_kv_cache_blocks, request.num_computed_tokens
         if not cached:
             # Else it holds its blocks already: a session's next input.
             blocks, cached, _ = manager.get_computed_blocks(request)
         tokens = min(request.num_tokens, self.max_model_len)
-        need = manager.coordinator.get_num_blocks_to_allocate(
+        need: int = manager.coordinator.get_num_blocks_to_allocate(
             request_id=request.request_id,
             num_tokens=tokens,
             new_computed_blocks=blocks.blocks,
@@ -473,20 +498,29 @@ class DemandAwareScheduling(_Base):
             num_tokens_main_model=tokens,
             apply_admission_cap=True,
         )
-        return bool(need <= manager.block_pool.get_num_free_blocks())
+        return need
 
     def _kv_room(self) -> KvRoom:
-        pool = self.kv_cache_manager.block_pool
-        # A token takes a place in a block of each group.
-        tokens = self.hash_block_size * self._group_stride / max(1, len(self.kv_cache_config.kv_cache_groups))
-        return KvRoom(pool.get_num_free_blocks() * tokens, (pool.num_gpu_blocks - self._parked_blocks) * tokens)
+        """In tokens. Without bounds where a prompt is admitted for its first chunk alone, or where groups of layers
+        hold parts of it: there tokens say little of the blocks that it takes.
+        """
+        if self._group_count > 1 or not self.scheduler_reserve_full_isl:
+            return without_bounds()
+        manager, tokens = self.kv_cache_manager, self.hash_block_size * self._group_stride
+        free = manager.block_pool.get_num_free_blocks() - manager.watermark_blocks
+        return KvRoom(free * tokens, (manager.block_pool.num_gpu_blocks - self._parked_blocks) * tokens)
 
     def _held_by_parked(self) -> int:
         """Blocks of streaming sessions that have answered and wait for their next input: running on frees none."""
         if not self.num_waiting_for_streaming_input:
             return 0
         parked = [one for one in self.skipped_waiting if one.status is RequestStatus.WAITING_FOR_STREAMING_REQ]
-        return sum(len(group) for one in parked for group in self.kv_cache_manager.get_block_ids(one.request_id))
+        return sum(len(blocks) for one in parked for blocks in self.kv_cache_manager.get_blocks(one.request_id).blocks)
+
+    def _settle(self, request: Request) -> None:
+        if self.decisions.knows(request.request_id):
+            own = request.num_computed_tokens // self.hash_block_size
+            self.decisions.settle(request.request_id, self._cached_blocks(request), own)
 
     def _cached_blocks(self, request: Request) -> int:
         """How many leading blocks of its chain hold KV now. Prefixes go tail first, so halving finds the end."""
