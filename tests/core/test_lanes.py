@@ -44,6 +44,24 @@ def test_the_cold_share_is_kept_within_one(quota: float, count: int) -> None:
     assert longest_run(cold) <= math.ceil(1 / quota) - 1
 
 
+@modest
+@given(st.floats(1e-3, 1.0), st.integers(0, 400))
+def test_so_many_may_still_pass_the_oldest(quota: float, before: int) -> None:
+    ledger = LaneLedger(ColdLane(quota))
+    for number in range(before):
+        cold = ledger.is_due()
+        ledger.admitted(number if cold else 10_000, number, cold, 0.0)
+    left, passed = ledger.passes_left(), 0
+    while not ledger.is_due():
+        ledger.admitted(10_000, before, False, 0.0)
+        passed += 1
+    assert passed == left
+
+
+def test_without_a_quota_they_may_pass_without_end() -> None:
+    assert LaneLedger(ColdLane(0.0)).passes_left() == math.inf
+
+
 @pytest.mark.parametrize(
     ("quota", "longest"), [(1.0, 0), (0.5, 1), (0.34, 2), (1 / 3, 2), (0.3, 3), (0.1, 9), (0.05, 19), (0.0, None)]
 )

@@ -574,6 +574,14 @@ class WaitingRoom:
         levels = (level for level in self._levels.values() if level.by_number)
         return max((level.lanes.passed_in_a_row(level.oldest.number) for level in levels), default=0)
 
+    def passes_left(self, now: float) -> tuple[int, float]:
+        """The number of the oldest of the most urgent priority, and how many admissions in a row may still pass it."""
+        level = next((level for level in self._levels.values() if level.by_number), None)
+        if level is None or not level.order.has_lanes:
+            return 0, inf
+        oldest = level.oldest.number
+        return oldest, 0 if level.lanes.is_overdue(oldest, now) else level.lanes.passes_left()
+
     def overdue(self, now: float) -> int:
         """How many requests are overdue, counted up to 64 for each priority."""
         count = 0

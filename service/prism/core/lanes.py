@@ -58,6 +58,10 @@ class LaneLedger:
         """The next admission belongs to the oldest request by quota."""
         return self._share > 0 and self._credit + self._share >= _PARTS
 
+    def passes_left(self) -> float:
+        """Admissions that may still pass the oldest request before the next one is its own by quota."""
+        return max(0, -((self._credit - _PARTS) // self._share) - 1) if self._share > 0 else math.inf
+
     def is_overdue(self, number: int, now: float) -> bool:
         """The request has waited `max_wait_seconds` since it was first passed."""
         if self._share <= 0:

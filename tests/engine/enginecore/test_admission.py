@@ -338,6 +338,36 @@ def add_structured(one: Rig, name: str) -> Future[StructuredOutputGrammar]:
     return compiled
 
 
+@LANES
+def test_those_whose_grammars_came_late_pass_the_oldest_as_often_as_others_may(rig: RigFactory, order: str) -> None:
+    one = rig(limits=tight(140, max_running=64), spec=spec_of(order))
+    one.add("running", tokens_of("running", 100 * BLOCK), 300)
+    one.run_for(10)
+    compiled = [add_structured(one, f"early-{number}") for number in range(2)]
+    one.run_for(1)
+    one.add("old", tokens_of("old", 60 * BLOCK))
+    compiled += [add_structured(one, f"late-{number:02}") for number in range(40)]
+    one.run_for(4)
+    for grammar in compiled:
+        grammar.set_result(Anything())
+    one.run()
+    before = [name for name in one.admitted[: one.admitted.index("old")] if name.startswith("late")]
+    assert len(before) <= 9
+    assert {"early-0", "early-1"} <= set(one.admitted[: one.admitted.index("old")]), "those that came first, first"
+    assert not any(one.leftovers().values())
+
+
+def test_those_held_back_run_where_the_oldest_never_fits(rig: RigFactory) -> None:
+    one = rig(limits=tight(20), spec=spec_of(coldLane={"quota": 1.0}))
+    parked(one, 6)
+    one.add("large", tokens_of("large", 18 * BLOCK))
+    compiled = add_structured(one, "late")
+    one.run_for(2)
+    compiled.set_result(Anything())
+    one.run_for(10)
+    assert "late" in one.admitted
+
+
 @ORDERS
 def test_a_request_whose_grammar_compiles_is_passed_and_served_once_it_is_there(
     told: Told, channel: Channel, order: str

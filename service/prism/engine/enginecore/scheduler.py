@@ -174,11 +174,13 @@ class DemandAwareScheduling(_Base):
         now = self.now()
         self.decisions.begin_pass(now)
         self._parked_blocks = self._held_by_parked()
-        if self.waiting or self.skipped_waiting:
-            self._let_a_fitting_one_go_first()
+        hopeless = bool(self.waiting or self.skipped_waiting) and self._let_a_fitting_one_go_first()
         self._step_began = time.monotonic()
         self._pass_seconds.append(time.perf_counter() - began)
+        held_back = [] if hopeless else self._hold_back_younger(now)
         output = super().schedule(throttle_prefills)
+        for request in held_back:
+            self.skipped_waiting.add_request(request)
         self._unfinished_pass = (output, now, self.now())
         return output
 
@@ -444,18 +446,20 @@ class DemandAwareScheduling(_Base):
             return "budget"
         return "memory"
 
-    def _let_a_fitting_one_go_first(self) -> None:
-        """A head that nothing will make room for must not stop those that fit."""
+    def _let_a_fitting_one_go_first(self) -> bool:
+        """A head that nothing will make room for must not stop those that fit; whether it is one."""
         if not self.running and not self._more_comes_back():
             self._take_back_what_does_not_fit()
-            head = self.decisions.head(self.now())
-            if head is not None and not self._fits(head.waiting):
-                self.decisions.room.step_over_head(self._fits)
+            most = self.kv_cache_manager.block_pool.get_num_free_blocks()
         elif self._parked_blocks:
-            head = self.decisions.head(self.now())
-            attainable = self.kv_cache_manager.block_pool.num_gpu_blocks - self._parked_blocks
-            if head is not None and self._needs_blocks(head.waiting) > attainable:
-                self.decisions.room.step_over_head(self._fits)
+            most = self._attainable_blocks
+        else:
+            return False
+        head = self.decisions.head(self.now())
+        if head is None or self._needs_blocks(head.waiting) <= most:
+            return False
+        self.decisions.room.step_over_head(self._fits)
+        return True
 
     def _more_comes_back(self) -> bool:
         """Blocks of requests that do not run will be free by themselves: of finished ones whose KV is still being sent
@@ -479,6 +483,25 @@ class DemandAwareScheduling(_Base):
 
     def _fits(self, waiting: Waiting) -> bool:
         return self._needs_blocks(waiting) <= self.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def _hold_back_younger(self, now: float) -> list[Request]:
+        """Of what vLLM had stepped over, those that this pass must not admit: more of them would pass the oldest that
+        waits here than may. vLLM serves them before its waiting queue, as many as are ready.
+        """
+        if not self._stepped_over or self.policy is SchedulingPolicy.PRIORITY:
+            return []  # By priority and arrival vLLM compares the two queues itself.
+        oldest, left = self.decisions.room.passes_left(now)
+        if len(self._stepped_over) <= left:
+            return []
+        numbers = {
+            name: prompt.waiting.number for name in self._stepped_over if (prompt := self.decisions.prompt(name))
+        }
+        younger = [one for one in self.skipped_waiting if numbers.get(one.request_id, -1) > oldest]
+        younger.sort(key=lambda one: numbers[one.request_id])
+        held_back = younger[int(left) :]
+        if held_back:
+            self.skipped_waiting.remove_requests(held_back)
+        return held_back
 
     def _needs_blocks(self, waiting: Waiting) -> int:
         """Free blocks that it takes to admit it, those that hold cached tokens of its own among them."""
@@ -508,7 +531,13 @@ class DemandAwareScheduling(_Base):
             return without_bounds()
         manager, tokens = self.kv_cache_manager, self.hash_block_size * self._group_stride
         free = manager.block_pool.get_num_free_blocks() - manager.watermark_blocks
-        return KvRoom(free * tokens, (manager.block_pool.num_gpu_blocks - self._parked_blocks) * tokens)
+        return KvRoom(free * tokens, self._attainable_blocks * tokens)
+
+    @property
+    def _attainable_blocks(self) -> int:
+        """What would be free if nothing ran."""
+        pool = self.kv_cache_manager.block_pool
+        return pool.num_gpu_blocks - self._parked_blocks
 
     def _held_by_parked(self) -> int:
         """Blocks of streaming sessions that have answered and wait for their next input: running on frees none."""
